@@ -160,9 +160,9 @@ def _order(job: Job, jobs: int) -> dict[str, object]:
         "jobs": jobs,
         "modules": list(job.modules),
         "options": [
-            f"-D{one.settings.variable}={one.place}"
-            for one in job.dependencies
-            if one.settings and one.settings.is_option
+            f"-D{source.settings.variable}={source.place}"
+            for source in job.dependencies
+            if source.settings and source.settings.is_option
         ],
         "platform_tag": job.platform_tag,
         "targets": list(job.request.targets) if job.request.graft else [],
@@ -172,7 +172,9 @@ def _order(job: Job, jobs: int) -> dict[str, object]:
 
 def _environment(job: Job) -> dict[str, str]:
     variables = {
-        one.settings.variable: one.place for one in job.dependencies if one.settings and not one.settings.is_option
+        source.settings.variable: source.place
+        for source in job.dependencies
+        if source.settings and not source.settings.is_option
     }
     remote = os.environ.get(REMOTE, "").strip()
     if remote:

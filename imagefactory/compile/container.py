@@ -22,7 +22,7 @@ from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
 
 LABEL = "imagefactory.compile"
-_TOLD = 14  # how many lines of a failed compile are shown; the rest is in the log
+_SHOWN = 14  # how many lines of a failed compile are shown; the rest is in the log
 _TELLING = ("error", "Error", "FAILED", "fatal", "Killed", "FACTORY-UNKNOWN", "No space left")
 
 
@@ -77,16 +77,16 @@ def run(
             },
             working_dir="/factory",
         )
-        said: Iterable[bytes] = ()
+        output: Iterable[bytes] = ()
         try:
             container.start()
-            said = container.logs(stream=True, follow=True)
-            telling = _listen(lines(said), log, hear)
+            output = container.logs(stream=True, follow=True)
+            telling = _listen(lines(output), log, hear)
             status = int(container.wait()["StatusCode"])
         finally:
             with suppress(DockerException, requests.RequestException):
                 container.remove(force=True)
-                deque(said, maxlen=0)  # drain the stream, which closes its connection
+                deque(output, maxlen=0)  # drain the stream, which closes its connection
     return Ended(status, telling)
 
 
@@ -95,11 +95,11 @@ def lines(chunks: Iterable[bytes]) -> Iterator[str]:
     return (line.rstrip("\r\n") for line in text)
 
 
-def _listen(said: Iterable[str], log: Path, hear: Say) -> tuple[str, ...]:
-    last: deque[str] = deque(maxlen=_TOLD)
-    telling: deque[str] = deque(maxlen=_TOLD)
+def _listen(output: Iterable[str], log: Path, hear: Say) -> tuple[str, ...]:
+    last: deque[str] = deque(maxlen=_SHOWN)
+    telling: deque[str] = deque(maxlen=_SHOWN)
     with log.open("a", encoding="utf-8") as file:
-        for line in said:
+        for line in output:
             file.write(f"{line}\n")
             file.flush()
             last.append(line)
@@ -131,17 +131,17 @@ class BuildMachine:
         return shutil.disk_usage(existing).free / GB
 
 
-def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
+def jobs_for(machine: BuildMachine, cost: Cost, requested: int = 0) -> int:
     """Return how many compilers run at once: one per core, as long as there is memory for them."""
     fitting = int(machine.memory_gb // cost.job_gb)
-    jobs = asked or min(machine.cores, fitting)
+    jobs = requested or min(machine.cores, fitting)
     if jobs < 1 or jobs > fitting:
-        wanted = max(jobs, 1)
+        compilers = max(jobs, 1)
         raise MachineError(
             "no-room",
-            f"There is not enough memory for {wanted} compiler{'s' if wanted > 1 else ''} at once.",
+            f"There is not enough memory for {compilers} compiler{'s' if compilers > 1 else ''} at once.",
             where="this machine's memory",
-            why=f"{machine.memory_gb:.1f} GB are available; {wanted} x {cost.job_gb:g} GB are needed.",
+            why=f"{machine.memory_gb:.1f} GB are available; {compilers} x {cost.job_gb:g} GB are needed.",
             fix=f"Ask for fewer (`--jobs {fitting}`)." if fitting else "Stop other programs, or add swap.",
         )
     return jobs

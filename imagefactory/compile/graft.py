@@ -88,15 +88,15 @@ def make_graft(
 
 def refuse_other_chips(replaced: Iterable[str], verdicts: Iterable[KernelVerdict], arch: str) -> None:
     """Raise an error unless every library that was replaced has code for the chip that it was compiled for."""
-    outcomes = {verdict.library: verdict for verdict in verdicts}
+    outcomes = {judged.library: judged for judged in verdicts}
     for path in sorted(replaced):
-        found = outcomes.get(path)
-        if found is None or found.outcome != "native":
+        verdict = outcomes.get(path)
+        if verdict is None or verdict.outcome != "native":
             raise BuildError(
                 "graft-mismatch",
                 f"The compiled {path} has no code for {arch}.",
                 where=path,
-                why=f"It has {found.why if found else 'no GPU code at all'}.",
+                why=f"It has {verdict.why if verdict else 'no GPU code at all'}.",
                 fix="Leave it as published (`--only`), or correct the arch list in matrix.yaml.",
             )
 
@@ -151,7 +151,7 @@ def read_extension(data: bytes, name: str) -> Extension:
         ) from None
     return Extension(
         modules=frozenset(symbol for symbol in defined if symbol.startswith("PyInit_")),
-        operators=frozenset(" ".join(found.decode().split()) for found in _SCHEMA.findall(b"\0" + texts + b"\0")),
+        operators=frozenset(" ".join(schema.decode().split()) for schema in _SCHEMA.findall(b"\0" + texts + b"\0")),
         needed=frozenset(library for library in needed if not _SYSTEM.fullmatch(library)),
     )
 
@@ -169,7 +169,7 @@ def refuse_other_interface(
     added = sorted(compiled.operators - published.operators)
     differences = []
     if compiled.modules != published.modules:
-        ours, theirs = (", ".join(sorted(one.modules)) or "none" for one in (compiled, published))
+        ours, theirs = (", ".join(sorted(extension.modules)) or "none" for extension in (compiled, published))
         differences.append(f"its modules are {ours} instead of {theirs}")
     differences += [
         *(f"it lacks the operator {schema}" for schema in lacking[:3]),
@@ -250,13 +250,13 @@ def repack(
         old_info = next(path for path in archive.namelist() if path.endswith(".dist-info/METADATA")).partition("/")[0]
         new[f"{old_info}/METADATA"] = _with_version(archive.read(f"{old_info}/METADATA"), version)
         new[f"{old_info}/WHEEL"] = _with_tag(archive.read(f"{old_info}/WHEEL"), tag)
-        infos = [item for item in archive.infolist() if not item.is_dir() and item.filename != f"{old_info}/RECORD"]
+        infos = [entry for entry in archive.infolist() if not entry.is_dir() and entry.filename != f"{old_info}/RECORD"]
         rows = []
-        for item in sorted(infos, key=lambda item: (item.filename.startswith(f"{old_info}/"), item.filename)):
-            path = item.filename
+        for entry in sorted(infos, key=lambda entry: (entry.filename.startswith(f"{old_info}/"), entry.filename)):
+            path = entry.filename
             renamed = f"{info}/{path.partition('/')[2]}" if path.startswith(f"{old_info}/") else path
-            data = new[path] if path in new else archive.read(item)
-            rows.append(_add(made, renamed, data, executable=bool((item.external_attr >> 16) & 0o111)))
+            data = new[path] if path in new else archive.read(entry)
+            rows.append(_add(made, renamed, data, executable=bool((entry.external_attr >> 16) & 0o111)))
         rows += [_add(made, f"{info}/{path}", data) for path, data in sorted((added or {}).items())]
         _add(made, f"{info}/RECORD", record_text(rows, f"{info}/RECORD"))
     return target

@@ -57,21 +57,22 @@ def requests_of(
     matrix = project.matrix
     vllm, arch = vllm or matrix.defaults.vllm, arch or matrix.defaults.arch
     _refuse_unknown("vLLM version", [vllm], matrix.vllm, "--vllm")
-    with_gpu = [name for name, one in matrix.archs.items() if one.torch_cuda_arch_list]
+    with_gpu = [name for name, machine in matrix.archs.items() if machine.torch_cuda_arch_list]
     _refuse_unknown("arch with a GPU", [arch], with_gpu, "--arch")
     _refuse_unknown("mod", without_mods, project.mods, "--without-mod")
-    wanted = _projects(project, what, vllm, arch)
-    parts = {item: _parts(project, item, vllm, arch) for item in wanted}
-    names, listed = _split(only), [part for every in parts.values() for part in every]
+    projects = _projects(project, what, vllm, arch)
+    parts = {name: _parts(project, name, vllm, arch) for name in projects}
+    names, listed = _split(only), [part for of_project in parts.values() for part in of_project]
     _refuse_unknown("extension of a graft or module of FlashInfer", names, listed or ["none"], "--only")
     if names:
-        chosen = {item: tuple(part for part in parts[item] if part in names) for item in wanted}
-        wanted = [item for item in wanted if chosen[item]]
+        chosen = {name: tuple(part for part in parts[name] if part in names) for name in projects}
+        projects = [name for name in projects if chosen[name]]
     else:
-        chosen = {item: () if item == "flashinfer" else parts[item] for item in wanted}
-    left = tuple(sorted(without_mods))
+        chosen = {name: () if name == "flashinfer" else parts[name] for name in projects}
+    left_out = tuple(sorted(without_mods))
     return [
-        Request(what=item, vllm=vllm, arch=arch, targets=chosen[item], without_mods=left, jobs=jobs) for item in wanted
+        Request(what=name, vllm=vllm, arch=arch, targets=chosen[name], without_mods=left_out, jobs=jobs)
+        for name in projects
     ]
 
 
@@ -85,12 +86,12 @@ def _projects(project: CompileProject, what: str, vllm: str, arch: str) -> list[
         return ["vllm"]
     if not named and kind == "published" and flashinfer:
         return ["flashinfer"]
-    return [item for item in WHAT if not named or item in named]
+    return [name for name in WHAT if not named or name in named]
 
 
-def _parts(project: CompileProject, item: What, vllm: str, arch: str) -> tuple[str, ...]:
+def _parts(project: CompileProject, what: What, vllm: str, arch: str) -> tuple[str, ...]:
     """Return the parts that --only chooses from; none if vLLM is compiled whole."""
-    if item == "flashinfer":
+    if what == "flashinfer":
         return modules_called_on(project.matrix, vllm, arch)
     version = project.matrix.vllm[vllm]
     if choice_for(version.compile, arch)[0] != "graft":
@@ -111,10 +112,10 @@ def _split(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _refuse_unknown(what: str, names: Sequence[str], known: Collection[str], where: str) -> None:
+def _refuse_unknown(what: str, names: Sequence[str], choices: Collection[str], where: str) -> None:
     for name in names:
-        if name not in known:
-            raise unknown_name(what, name, known, f"the {where} option")
+        if name not in choices:
+            raise unknown_name(what, name, choices, f"the {where} option")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +264,8 @@ def published_wheel(project: CompileProject, release: str, platform: str, why: s
             for wheel in project.wheel_lock(cell).wheels:
                 if wheel.name == "vllm" and wheel.compiled is None:
                     return wheel
-    found = project.source_lock.find(release, f"_{MACHINES[platform][0]}.whl")
-    if found is None:
+    source = project.source_lock.find(release, f"_{MACHINES[platform][0]}.whl")
+    if source is None:
         raise LockError(
             "no-lock",
             f"The published wheel of vLLM {release} for {platform} is not locked.",
@@ -272,7 +273,7 @@ def published_wheel(project: CompileProject, release: str, platform: str, why: s
             why=f"{why}.",
             fix=f"Run `./inv lock` for a target that uses the published vLLM {release} on {platform}.",
         )
-    return found
+    return source
 
 
 def _flashinfer(project: CompileProject, request: Request, plan: Plan) -> Job:

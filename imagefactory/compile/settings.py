@@ -108,8 +108,8 @@ class CompileSettings(_Model):
         return {"python": self.toolchain.python, "glibc": self.toolchain.glibc, "cuda": self.cuda}
 
     def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
-        found = (item for item in self.carried if version.within(item.vllm))
-        return tuple(pattern for item in found for pattern in item.files)
+        carried = (entry for entry in self.carried if version.within(entry.vllm))
+        return tuple(pattern for entry in carried for pattern in entry.files)
 
     def sources_of(self, vllm: str, version: ServerVersion) -> dict[str, SourceSettings]:
         """Return the dependencies of a vLLM version; for a git reference, those of the release before it."""
@@ -121,9 +121,9 @@ class CompileSettings(_Model):
 
     def nearest(self, version: ServerVersion) -> str:
         """Return the newest release with known sources that is not newer than a version."""
-        known = sorted({Version(name) for source in self.sources.values() for name in source.refs})
-        older = [name for name in known if name <= version.version]
-        return str((older or known)[-1 if older else 0])
+        releases = sorted({Version(name) for source in self.sources.values() for name in source.refs})
+        older = [release for release in releases if release <= version.version]
+        return str((older or releases)[-1 if older else 0])
 
 
 def load_settings(root: Path) -> CompileSettings:
@@ -152,11 +152,11 @@ def add_references(root: Path, release: str, previous: str, read: Callable[[str]
     for name, source in sources.items():
         if previous not in source.refs or (source.part and source.part not in parts):
             continue
-        found = fetched((read(f"{PARTS}/{source.part}.cmake") or "") if source.part else main)
-        if found is None:
+        origin = fetched((read(f"{PARTS}/{source.part}.cmake") or "") if source.part else main)
+        if origin is None:
             by_hand.append(f"`{FILE}`, sources.{name}: its commit for {release} cannot be read from vLLM's CMake.")
             continue
-        repository, commit = found
+        repository, commit = origin
         reference = commit if repository.lower() == source.git.lower() else f"{repository}@{commit}"
         # The entry before is in the block of this source, on a line of its own or in a list on one.
         entry = rf'(\n  {re.escape(name)}:\n(?:    .*\n)*?.*?)((?<=\n)      |, |{{)("{re.escape(previous)}": [^\s,}}]+)'

@@ -121,7 +121,7 @@ def image_name(plan: Plan) -> str:
 
 def identity(plan: Plan) -> str:
     """Return a hash of the files of a toolchain, however they are packed into layers."""
-    inputs = [[item.name, item.sha256] for layer in plan.layers for item in layer.inputs]
+    inputs = [[entry.name, entry.sha256] for layer in plan.layers for entry in layer.inputs]
     return f"sha256:{checksum({'inputs': sorted(inputs), 'env': plan.config.env})}"
 
 
@@ -138,8 +138,8 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
         folder = project.root / "build" / "toolchains"
         folder.mkdir(parents=True, exist_ok=True)
         # Another process may do the same.
-        with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as own:
-            daemon.load(write_layout(image, plan.arch, project.store, Path(own, "layout")), name)
+        with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch:
+            daemon.load(write_layout(image, plan.arch, project.store, Path(scratch, "layout")), name)
     return name
 
 
@@ -231,8 +231,8 @@ def check_all_locks(project: Project) -> list[Path]:
 
 def build_requirements(pyproject: str | None, where: str) -> list[str]:
     try:
-        found = tomllib.loads(pyproject or "")["build-system"]["requires"]
-        return [str(Requirement(text)) for text in found]
+        requires = tomllib.loads(pyproject or "")["build-system"]["requires"]
+        return [str(Requirement(text)) for text in requires]
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             "bad-compile-data",

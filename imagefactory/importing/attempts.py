@@ -206,9 +206,9 @@ def _fit(lines: list[str], old: list[str], expected: int, start: int) -> int | N
         last = len(lines) - len(old)
         return last if last >= start and lines[last:] == old else None
     # As texts, which are searched in linear time.
-    text, wanted = "\n" + "".join(lines[start:]), "\n" + "".join(old)
-    at = text.find(wanted)
-    once = at >= 0 and text.find(wanted, at + 1) < 0
+    text, old_text = "\n" + "".join(lines[start:]), "\n" + "".join(old)
+    at = text.find(old_text)
+    once = at >= 0 and text.find(old_text, at + 1) < 0
     return start + text.count("\n", 0, at) if once else None
 
 

@@ -104,9 +104,9 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
         why = f"it changes {attempt.distribution} there, not {distribution}"
         attempt = replace(attempt, outcome="fails", why=why)
     if attempt.outcome != "changes":
-        seen = last.attempts[0] if last is not None else attempt
-        alike = attempt.outcome == "nothing" or seen.why == attempt.why
-        if last is not None and seen.outcome == attempt.outcome and alike:
+        first = last.attempts[0] if last is not None else attempt
+        alike = attempt.outcome == "nothing" or first.why == attempt.why
+        if last is not None and first.outcome == attempt.outcome and alike:
             last.attempts.append(attempt)
         else:
             groups.append(Group([attempt]))
@@ -129,9 +129,9 @@ def _group(attempt: Attempt, number: int) -> Group:
     group = Group([attempt])
     for path, change in attempt.files.items():
         if change.before is None:
-            own = f"files/{f'{number}/' if number else ''}{path.removeprefix(IMAGE_FILES)}"
-            group.files[own] = change.after
-            group.changes.append(NewFile(add=path, source=own))
+            source = f"files/{f'{number}/' if number else ''}{path.removeprefix(IMAGE_FILES)}"
+            group.files[source] = change.after
+            group.changes.append(NewFile(add=path, source=source))
         else:
             group.changes += exact_edits(path, change.before, change.after)
         group.checks += propose(path, change.before, change.after)

@@ -71,12 +71,12 @@ class Importer:
     def _attempts(self, source: Source, versions: Sequence[str]) -> list[Attempt]:
         """Try a source on every release of vLLM in the matrix, oldest first, or on some of them."""
         stack = read_diffs(source.texts) if source.kind == "diffs" else []
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         vllm = self.project.matrix.vllm
-        own = (name for name in releases(self.project.matrix) if name in vllm)
-        for name in sorted(own, key=lambda name: vllm[name].version):
+        names = (name for name in releases(self.project.matrix) if name in vllm)
+        for name in sorted(names, key=lambda name: vllm[name].version):
             if versions and name not in versions:
-                found.append(Attempt(name, "untried"))
+                attempts.append(Attempt(name, "untried"))
                 continue
             distributions = self._distributions(source, name)
             if source.kind == "script":
@@ -84,8 +84,8 @@ class Importer:
             else:
                 attempt = try_diffs(name, stack, distributions)
             self.say(f"{name}: {attempt.outcome}{f', {attempt.why}' if attempt.why else ''}")
-            found.append(attempt)
-        return without_old_copies(source, found)
+            attempts.append(attempt)
+        return without_old_copies(source, attempts)
 
     def _distributions(self, source: Source, name: str) -> list[ReleaseSource]:
         """Return the distributions that a source can change: vLLM, and those whose folders it names."""
@@ -122,17 +122,17 @@ def without_old_copies(source: Source, attempts: Sequence[Attempt]) -> list[Atte
     copies = {data.decode("utf-8", "replace") for data in source.files.values()}
     sizes = [_copied(attempt, copies) for attempt in attempts]
     least = min((size for size in sizes if size), default=0)
-    found: list[Attempt] = []
+    judged: list[Attempt] = []
     for attempt, size in zip(attempts, sizes, strict=True):
         if size > least:
             why = f"it puts a whole file in the place of vLLM's own, made for another version ({size} lines differ)"
-            found.append(Attempt(attempt.version, "fails", why))
+            judged.append(Attempt(attempt.version, "fails", why))
         elif size:
             note = f"it replaces whole files of vLLM; on {attempt.version}, {size} lines differ: see `./inv mods.diff`"
-            found.append(replace(attempt, notes=(*attempt.notes, note)))
+            judged.append(replace(attempt, notes=(*attempt.notes, note)))
         else:
-            found.append(attempt)
-    return found
+            judged.append(attempt)
+    return judged
 
 
 def _copied(attempt: Attempt, copies: set[str]) -> int:

@@ -168,10 +168,10 @@ def _write_tar(path: Path, script: ScriptRun) -> Path:
 
         for wheel in script.wheels:
             with ZipFile(wheel) as packed:
-                for item in packed.infolist():
-                    large = item.file_size > _LARGEST or item.filename.endswith(".so")
-                    if not (large or item.is_dir() or ".data/" in item.filename):
-                        add(f"{PACKAGES}/{item.filename}", packed.read(item))
+                for info in packed.infolist():
+                    large = info.file_size > _LARGEST or info.filename.endswith(".so")
+                    if not (large or info.is_dir() or ".data/" in info.filename):
+                        add(f"{PACKAGES}/{info.filename}", packed.read(info))
         for name, data in script.files.items():
             mode = 0o755 if name == SCRIPT or data.startswith(b"#!") else 0o644
             add(f"{WORKSPACE}/mods/{script.name}/{name}", data, mode)

@@ -39,12 +39,12 @@ class Source:
     @cached_property
     def words(self) -> frozenset[str]:
         """The words that may name a package: folders in paths, and what is imported."""
-        found: set[str] = set()
+        named: set[str] = set()
         for line in "\n".join(self.texts.values()).splitlines():
             words = re.findall(r"\w+/?", line)
             imports = "import" in words or "from" in words or "-packages/" in line
-            found |= {word.rstrip("/") for word in words if imports or word.endswith("/")}
-        return frozenset(found)
+            named |= {word.rstrip("/") for word in words if imports or word.endswith("/")}
+        return frozenset(named)
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -52,8 +52,8 @@ class Source:
 
     @property
     def problem(self) -> str | None:
-        found = (_PROBLEM.search(text) for text in self.texts.values())
-        return next((match[0] for match in found if match), None)
+        links = (_PROBLEM.search(text) for text in self.texts.values())
+        return next((match[0] for match in links if match), None)
 
 
 def read_source(text: str, name: str = "") -> Source:
@@ -74,14 +74,14 @@ def read_source(text: str, name: str = "") -> Source:
 def _read_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Read the files of a folder; links, and more than a mod can have, are refused."""
     limit = f"It has more than {_MOST_FILES} files or {_MOST_BYTES // 1024**2} MiB."
-    found: list[Path] = []
+    paths: list[Path] = []
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != ".git"]
-        found += [Path(root, name) for name in (*names, *folders)]
-        if len(found) > _MOST_FILES:
+        paths += [Path(root, name) for name in (*names, *folders)]
+        if len(paths) > _MOST_FILES:
             raise _unusable(str(folder), limit)
     total = 0
-    for path in sorted(found):
+    for path in sorted(paths):
         relative = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise _unusable(str(folder), f"{relative} is a link, or no file at all.")
@@ -146,8 +146,8 @@ def _repository(path: Path) -> tuple[Path, Path]:
 
 def _text(file: Path) -> str:
     """Read a file; empty if there is none."""
-    there = os.path.isfile(file)  # noqa: PTH113 - Path.is_file raises for a name that is too long
-    return read_file(file).decode("utf-8", "replace") if there else ""
+    exists = os.path.isfile(file)  # noqa: PTH113 - Path.is_file raises for a name that is too long
+    return read_file(file).decode("utf-8", "replace") if exists else ""
 
 
 def _unusable(source: str, why: str) -> ModError:

@@ -95,8 +95,8 @@ def read_kernels(library: Path) -> GpuCode:
 def _codes(library: Path) -> Iterator[tuple[str, str]]:
     """Yield the kind and the target of every cubin and PTX module that was not overwritten."""
     with library.open("rb") as file:
-        found = [code for codes in containers(iter(partial(file.read, _BLOCK), b"")) for code in codes]
-        for code in found:
+        codes = [code for container in containers(iter(partial(file.read, _BLOCK), b"")) for code in container]
+        for code in codes:
             file.seek(code.offset)
             if code.size and not any(file.read(min(code.size, _BEGINNING))):
                 continue
@@ -182,8 +182,8 @@ class Audited:
 
 def audit(project: Project, name: str, arch: str = "") -> Audited:
     """Judge libraries for an arch, by default the target's own, else the matrix's; also name the compiled ones."""
-    own, libraries, grafted = open_subject(project, name)
-    verdicts = judge_libraries(project, libraries, arch or own or project.matrix.defaults.arch)
+    its_arch, libraries, grafted = open_subject(project, name)
+    verdicts = judge_libraries(project, libraries, arch or its_arch or project.matrix.defaults.arch)
     return Audited(name, tuple(verdicts), grafted)
 
 
@@ -218,10 +218,10 @@ def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str
 
 def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
     """Inspect the GPU code in a wheel; only its libraries are downloaded, and only once."""
-    found = [(library.name, _kernels(project, library)) for library in _of_wheel(project, wheel)]
+    inspected = [(library.name, _kernels(project, library)) for library in _of_wheel(project, wheel)]
     libraries = tuple(
         LibraryKernels(name=name, **asdict(kernels))
-        for name, kernels in sorted(found, key=lambda item: item[0])
+        for name, kernels in sorted(inspected, key=lambda entry: entry[0])
         if kernels.cubins or kernels.ptx
     )
     return WheelKernels(file=wheel.file, sha256=wheel.sha256, libraries=libraries)

@@ -104,13 +104,13 @@ def _no_such_package(name: str, index: Index, choices: Choices) -> LockError:
 
 
 def _unsatisfiable(package: IndexedPackage, alternatives: Alternatives, index: Index) -> LockError:
-    known = [index.packages[one.name] for one in alternatives if one.name in index.packages]
+    candidates = [index.packages[relation.name] for relation in alternatives if relation.name in index.packages]
     return LockError(
         "no-debian-package",
         f"{package.name} {package.version} needs {' | '.join(map(str, alternatives))}, which Debian {index.debian} "
         "does not have.",
         where=package.file,
-        why=f"There is {', '.join(f'{one.name} {one.version}' for one in known) or 'nothing of that name'}.",
+        why=f"There is {', '.join(f'{deb.name} {deb.version}' for deb in candidates) or 'nothing of that name'}.",
         fix="The mirror may be updating: try again, or use another one (FACTORY_DEBIAN_MIRROR).",
     )
 

@@ -82,9 +82,9 @@ def read_index(
             count += 1
             if archive == "security" and Version(security.get(package.name, "0~")) < Version(package.version):
                 security[package.name] = package.version
-            known = best.get(package.name)
+            highest = best.get(package.name)
             # On a tie, the earlier suite wins: after a point release, main and security have the same file.
-            if known is None or Version(known.version) < Version(package.version):
+            if highest is None or Version(highest.version) < Version(package.version):
                 best[package.name] = package
         suites.append(LockedSuite(name=name, archive=archive, date=date.strftime(SNAPSHOT_DATE)))
         say(f"{name}: {count} packages for {architecture}, signed {date:%Y-%m-%d %H:%M} UTC")
@@ -206,13 +206,13 @@ def _fetch_packages(root: str, suite: str, architecture: str, release: Release) 
         data = fetch(root, f"dists/{suite}/{path}")
         if data is None:
             continue
-        found = hashlib.sha256(data).hexdigest()
-        if found != signed["sha256"] or len(data) != int(signed["size"]):
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != signed["sha256"] or len(data) != int(signed["size"]):
             raise TrustError(
                 "bad-archive-signature",
                 f"The package index of {suite} is not the one that Debian signed.",
                 where=join(root, f"dists/{suite}/{path}"),
-                why=f"Its sha256 is {found}; the signed Release file says {signed['sha256']}.",
+                why=f"Its sha256 is {digest}; the signed Release file says {signed['sha256']}.",
                 fix="Try again in some minutes (the mirror may be updating), or use another mirror.",
             )
         return lzma.decompress(data)
@@ -279,7 +279,10 @@ Alternatives = tuple[Relation, ...]
 def parse_depends(text: str) -> Iterator[Alternatives]:
     """Parse a Depends field: every group is needed, and any alternative satisfies a group."""
     for group in PkgRelation.parse_relations(text) if text else ():
-        yield tuple(Relation(one["name"], one["archqual"] or "", *(one["version"] or ("", ""))) for one in group)
+        yield tuple(
+            Relation(relation["name"], relation["archqual"] or "", *(relation["version"] or ("", "")))
+            for relation in group
+        )
 
 
 class Choices:
@@ -294,7 +297,7 @@ class Choices:
 
     def satisfying(self, alternatives: Alternatives) -> tuple[str, ...]:
         """List the packages that satisfy one dependency, in the order of its alternatives."""
-        return tuple(dict.fromkeys(name for one in alternatives for name in self._satisfying(one)))
+        return tuple(dict.fromkeys(name for relation in alternatives for name in self._satisfying(relation)))
 
     def providers(self, name: str) -> list[str]:
         return sorted({package for package, _ in self._provided.get(name, ())}, key=self._by_priority)

@@ -78,21 +78,21 @@ def cells_to_lock(project: Project) -> list[Cell]:
 
 def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
     """Compare every lock of the checkout with what is expected, and return their paths; raise an error for drift."""
-    known = {entry.path: entry for entry in expected}
+    by_path = {entry.path: entry for entry in expected}
     # The matrix does not determine these records: layers, slimmed libraries, licences, digests of others' images.
     records = {project.known_layers}
     records |= {kind.path(project.locks) for kind in (SlimLock, LicenceLock, CompanionLock)}
     present = {*project.locks.glob("**/*.toml")} - records
-    required = {entry.path for entry in known.values() if entry.required}
+    required = {entry.path for entry in by_path.values() if entry.required}
     drifts: list[tuple[Path, str]] = []
     for path in sorted(present | required):
         relative = path.relative_to(project.root)
-        if path not in known:
+        if path not in by_path:
             drifts.append((relative, "locks something that matrix.yaml no longer builds"))
         elif not path.exists():
             drifts.append((relative, "is missing"))
         else:
-            drifts += [(relative, what) for what in _disagreements(project, known[path])]
+            drifts += [(relative, what) for what in _disagreements(project, by_path[path])]
     if drifts:
         raise LockError(
             "lock-drift",
@@ -107,14 +107,14 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
 
 def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     arch, version = matrix.archs[cell.arch], matrix.versions[cell.version]
-    left = leave_out_of(matrix, cell)
+    left_out = leave_out_of(matrix, cell)
     needs = ("distribution", "indexes", "local_versions", "also", "without", "base")
     return {
         f"{cell.server}.{version_key(cell.version)}": version_checksum(version, cell.arch),
         f"archs.{cell.arch}": checksum(_settings(arch, *needs)),
         f"bases.{arch.base}": checksum(_settings(matrix.bases[arch.base], "python", "glibc")),
         "conflicts": checksum([_settings(conflict) for conflict in matrix.conflicts]),
-        **({"leave_out": checksum([_settings(entry) for entry in left])} if left else {}),
+        **({"leave_out": checksum([_settings(entry) for entry in left_out])} if left_out else {}),
     }
 
 
@@ -164,9 +164,9 @@ def _disagreements(project: Project, expected: Expected) -> Iterator[str]:
         return
     if isinstance(lock, KernelLock):
         needed = {wheel.sha256: wheel.file for wheel in wheels_to_audit(project)}
-        known = {wheel.sha256: wheel.file for wheel in lock.wheels}
-        yield from (f"{file} has not been inspected" for sha, file in needed.items() if sha not in known)
-        yield from (f"{file} is no longer locked" for sha, file in known.items() if sha not in needed)
+        recorded = {wheel.sha256: wheel.file for wheel in lock.wheels}
+        yield from (f"{file} has not been inspected" for sha, file in needed.items() if sha not in recorded)
+        yield from (f"{file} is no longer locked" for sha, file in recorded.items() if sha not in needed)
         return
     old, new = lock.made_from, expected.made_from
     for part in sorted(old.keys() | new.keys()):

@@ -51,23 +51,23 @@ class FlagLock(Lock):
             flag, equals, value = word.partition("=")
             if not flag.startswith("--"):
                 continue
-            known = flag if flag in self.flags else flag.replace("_", "-")
-            off = f"--{known.removeprefix('--no-')}"
-            known = off if known not in self.flags and off in self.switches else known
+            spelled = flag if flag in self.flags else flag.replace("_", "-")
+            off = f"--{spelled.removeprefix('--no-')}"
+            spelled = off if spelled not in self.flags and off in self.switches else spelled
             value = value if equals else following
-            if known not in self.flags:
+            if spelled not in self.flags:
                 yield flag
-            elif known in self.switches:
+            elif spelled in self.switches:
                 continue
             elif not equals and following.startswith("--"):
                 yield f"{flag} without a value"
-            elif not self._accepts(known, value):
+            elif not self._accepts(spelled, value):
                 yield f"{flag} {value}"
             elif flag == "--speculative-config":
-                for key, item in json.loads(value).items():
+                for key, setting in json.loads(value).items():
                     name = f"{flag}.{key}"
-                    if name not in self.flags or not self._accepts(name, str(item)):
-                        yield f"{name} {item}"
+                    if name not in self.flags or not self._accepts(name, str(setting)):
+                        yield f"{name} {setting}"
         prefix = f"{server_name(self.version).upper()}_"
         yield from (name for name in variables if name.startswith(prefix) and name not in self.variables)
 
@@ -82,8 +82,8 @@ def recorded_version(project: Project, version: str) -> str:
     release = versions[version].release
     same = (
         name
-        for name, other in versions.items()
-        if release is not None and other.release == release and server_name(name) == server_name(version)
+        for name, candidate in versions.items()
+        if release is not None and candidate.release == release and server_name(name) == server_name(version)
     )
     return next(same, version)
 
@@ -98,9 +98,9 @@ class Flags:
     variables: set[str] = field(default_factory=set)
 
     def add(self, names: Iterable[str], values: Iterable[str], *, switch: bool = False) -> None:
-        known = () if switch else tuple(sorted(set(values)))
+        choices = () if switch else tuple(sorted(set(values)))
         for name in names:
-            self.flags[name] = known
+            self.flags[name] = choices
             if switch:
                 self.switches.add(name)
 
@@ -115,16 +115,16 @@ class Flags:
 
 def wheels_with_flags(project: Project) -> dict[str, LockedSource | LockedWheel]:
     """Return the wheel of each version whose flags can be recorded; versions of one release share a record."""
-    found: dict[str, LockedSource | LockedWheel | None] = {}
+    wheels: dict[str, LockedSource | LockedWheel | None] = {}
     cells = locked_cells(project)
     for name, version in project.matrix.versions.items():
         if recorded_version(project, name) == name and server_name(name) == VLLM:
-            found[name] = project.source_lock.find(version.release or "", ".whl")
+            wheels[name] = project.source_lock.find(version.release or "", ".whl")
         elif recorded_version(project, name) == name:
             locks = (project.wheel_lock(cell) for cell in cells if cell.version == name)
-            wheels = (wheel for lock in locks for wheel in lock.wheels if wheel.name == server_name(name))
-            found[name] = next(wheels, None)
-    return {name: wheel for name, wheel in found.items() if wheel is not None}
+            of_server = (wheel for lock in locks for wheel in lock.wheels if wheel.name == server_name(name))
+            wheels[name] = next(of_server, None)
+    return {name: wheel for name, wheel in wheels.items() if wheel is not None}
 
 
 def flags_made_from(project: Project) -> dict[str, MadeFrom]:
@@ -146,13 +146,13 @@ def record_flags(project: Project, say: Say) -> Iterator[tuple[Path, bool]]:
 
 
 def flag_lock(name: str, made_from: Mapping[str, str], read: Read) -> FlagLock:
-    found = READERS[server_name(name)](Sources(read))
+    record = READERS[server_name(name)](Sources(read))
     return FlagLock(
         made_from=dict(made_from),
         version=name,
-        flags={flag: " ".join(values) for flag, values in sorted(found.flags.items())},
-        switches=tuple(sorted(found.switches)),
-        variables=tuple(sorted(found.variables)),
+        flags={flag: " ".join(values) for flag, values in sorted(record.flags.items())},
+        switches=tuple(sorted(record.switches)),
+        variables=tuple(sorted(record.variables)),
     )
 
 
@@ -169,46 +169,46 @@ ELSEWHERE = {
 
 
 def read_vllm(sources: Sources) -> Flags:
-    found = Flags(sources)
+    record = Flags(sources)
     for name in (ENGINE, *FRONTENDS):
         scope = sources.scope(name)
         for function in (node for body in scope.bodies for node in ast.walk(body)):
             if isinstance(function, ast.FunctionDef):
                 configs = _configs(function, sources, scope)
                 for call in calls_of(function, "add_argument"):
-                    _add_argument(found, call, NameScope(name, (function, *scope.bodies)), configs)
-        for one in sources.fields("FrontendArgs", scope):
-            found.add_field([f"--{one.name.replace('_', '-')}"], one.annotation, one.scope)
-    for one in sources.fields("SpeculativeConfig", sources.scope("vllm.config.speculative")):
-        found.add([f"--speculative-config.{one.name}"], sources.values(one.annotation, one.scope))
+                    _add_argument(record, call, NameScope(name, (function, *scope.bodies)), configs)
+        for option in sources.fields("FrontendArgs", scope):
+            record.add_field([f"--{option.name.replace('_', '-')}"], option.annotation, option.scope)
+    for option in sources.fields("SpeculativeConfig", sources.scope("vllm.config.speculative")):
+        record.add([f"--speculative-config.{option.name}"], sources.values(option.annotation, option.scope))
     for flag, (name, table) in ELSEWHERE.items():
-        known = sources.find(table, sources.scope(name))
-        if known is not None and flag in found.flags:
-            found.add([flag], sources.values(*known))
+        listed = sources.find(table, sources.scope(name))
+        if listed is not None and flag in record.flags:
+            record.add([flag], sources.values(*listed))
     variables = sources.find("environment_variables", sources.scope("vllm.envs"))
-    found.variables |= set(sources.values(*variables)) if variables else set()
-    return found
+    record.variables |= set(sources.values(*variables)) if variables else set()
+    return record
 
 
 def _configs(function: ast.FunctionDef, sources: Sources, scope: NameScope) -> Mapping[str, Mapping[str, Field]]:
     """Return the fields behind each `x_kwargs = get_kwargs(XConfig)` of a function."""
-    found = {}
+    fields = {}
     for node in ast.walk(function):
         match node:
             case ast.Assign(
                 targets=[ast.Name(id=name)],
                 value=ast.Call(func=ast.Name(id="get_kwargs"), args=[ast.Name(id=config)]),
             ):
-                found[name] = {one.name: one for one in sources.fields(config, scope)}
+                fields[name] = {option.name: option for option in sources.fields(config, scope)}
             case _:
                 pass
-    return found
+    return fields
 
 
-def _add_argument(found: Flags, call: ast.Call, scope: NameScope, configs: Mapping[str, Mapping[str, Field]]) -> None:
-    spread: ast.AST | None = next((item.value for item in call.keywords if item.arg is None), None)
+def _add_argument(record: Flags, call: ast.Call, scope: NameScope, configs: Mapping[str, Mapping[str, Field]]) -> None:
+    spread: ast.AST | None = next((argument.value for argument in call.keywords if argument.arg is None), None)
     if isinstance(spread, ast.Name):
-        local = found.sources.find(spread.id, scope)
+        local = record.sources.find(spread.id, scope)
         spread = local[0] if local is not None else None
     # Some calls spread the keywords of a field together with others.
     for part in ast.walk(spread) if spread is not None else ():
@@ -217,11 +217,11 @@ def _add_argument(found: Flags, call: ast.Call, scope: NameScope, configs: Mappi
                 kwargs, {}
             ):
                 names = [name for name in texts(call.args) if name.startswith("-")]
-                found.add_field(names, configs[kwargs][key].annotation, configs[kwargs][key].scope)
+                record.add_field(names, configs[kwargs][key].annotation, configs[kwargs][key].scope)
                 return
             case _:
                 pass
-    found.add_call(call, scope)
+    record.add_call(call, scope)
 
 
 ARGUMENTS = "sglang.srt.server_args"
@@ -229,39 +229,39 @@ FIELDS = "sglang.srt.arg_groups.fields"
 
 
 def read_sglang(sources: Sources) -> Flags:
-    found = Flags(sources)
+    record = Flags(sources)
     scope = sources.scope(ARGUMENTS)
     for node in (node for body in scope.bodies for node in ast.walk(body)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{FIELDS}."):
             for alias in node.names:
-                for one in sources.fields(alias.name, sources.scope(str(node.module))):
-                    _add_annotated(found, one)
+                for option in sources.fields(alias.name, sources.scope(str(node.module))):
+                    _add_annotated(record, option)
         elif isinstance(node, ast.FunctionDef):
             for call in calls_of(node, "add_argument"):
-                found.add_call(call, NameScope(ARGUMENTS, (node, *scope.bodies)))
+                record.add_call(call, NameScope(ARGUMENTS, (node, *scope.bodies)))
     # The program reads it before the parser does.
-    found.add(["--model-type"], ["auto", "llm", "diffusion"])
+    record.add(["--model-type"], ["auto", "llm", "diffusion"])
     variables = sources.find("Envs", sources.scope("sglang.srt.environ"))
     for node in getattr(variables[0], "body", []) if variables else ():
-        found.variables |= {*assigned(node)}
-    return found
+        record.variables |= {*assigned(node)}
+    return record
 
 
-def _add_annotated(found: Flags, one: Field) -> None:
-    match one.annotation:
+def _add_annotated(record: Flags, option: Field) -> None:
+    match option.annotation:
         case ast.Subscript(value=ast.Name(id="A" | "Annotated"), slice=ast.Tuple(elts=[kind, about, *_])):
-            names = [f"--{one.name.replace('_', '-')}"]
-            values = found.sources.values(kind, one.scope)
+            names = [f"--{option.name.replace('_', '-')}"]
+            values = record.sources.values(kind, option.scope)
             if isinstance(about, ast.Call):
                 no_cli = keyword(about, "no_cli")
                 if isinstance(no_cli, ast.Constant) and no_cli.value is True:
                     return
-                own, aliases = keyword(about, "cli_name"), keyword(about, "aliases")
-                names = texts([own]) if own is not None else names
+                cli_name, aliases = keyword(about, "cli_name"), keyword(about, "aliases")
+                names = texts([cli_name]) if cli_name is not None else names
                 names += texts(aliases.elts) if isinstance(aliases, ast.List) else []
                 choices = keyword(about, "choices")
-                values = found.sources.values(choices, one.scope) if choices is not None else values
-            found.add(names, values, switch="bool" in names_in(kind))
+                values = record.sources.values(choices, option.scope) if choices is not None else values
+            record.add(names, values, switch="bool" in names_in(kind))
         case _:
             pass
 

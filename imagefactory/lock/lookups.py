@@ -58,7 +58,7 @@ def _version_of(file: str) -> Version | None:
 
 def lock_companions(images: Mapping[str, str], old: CompanionLock, say: Say) -> CompanionLock:
     """Pin what the tags of images name now; where a registry does not say, the old digest stays."""
-    found = []
+    pinned = []
     digest: str | None
     for name, image in images.items():
         tag = image.rpartition(":")[2]
@@ -72,8 +72,8 @@ def lock_companions(images: Mapping[str, str], old: CompanionLock, say: Say) -> 
             digest = old.digest_of(name, tag)
             say(f"- {image} keeps {digest or 'its tag'}: {why}")
         if digest:
-            found.append(LockedCompanion(name=name, tag=tag, digest=digest))
-    return CompanionLock(made_from={}, images=tuple(found))
+            pinned.append(LockedCompanion(name=name, tag=tag, digest=digest))
+    return CompanionLock(made_from={}, images=tuple(pinned))
 
 
 _LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model

@@ -120,7 +120,7 @@ def _make_wheel_lock(
     locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
 
     def adopt(name: str, version: str) -> KeptWheel:
-        return choose_compiled(project, cell, name, version, asked=wheels, locked=locked.get(name), say=say)
+        return choose_compiled(project, cell, name, version, key_prefixes=wheels, locked=locked.get(name), say=say)
 
     lock = lock_wheels(
         request, config=IndexConfig.from_environment(), store=project.store, adopt=adopt, keep=keep, say=say
@@ -136,14 +136,14 @@ def _lock_of(project: Project, cell: Cell, version: str) -> WheelLock | None:
 
 def _make_kernel_lock(project: Project, say: Say) -> LockResult:
     path = KernelLock.path(project.locks)
-    found: dict[str, WheelKernels] = {}
+    kernels: dict[str, WheelKernels] = {}
     for wheel in wheels_to_audit(project):
-        known = found.get(wheel.sha256) or project.kernel_lock.find(wheel.sha256)
-        if known is None:
+        wheel_kernels = kernels.get(wheel.sha256) or project.kernel_lock.find(wheel.sha256)
+        if wheel_kernels is None:
             say(f"Inspecting the kernels of {wheel.file}")
-            known = look_into(project, wheel)
-        found[wheel.sha256] = known
-    wheels = tuple(sorted(found.values(), key=lambda wheel: (wheel.file, wheel.sha256)))
+            wheel_kernels = look_into(project, wheel)
+        kernels[wheel.sha256] = wheel_kernels
+    wheels = tuple(sorted(kernels.values(), key=lambda wheel: (wheel.file, wheel.sha256)))
     return LockResult(path, changed=KernelLock(made_from={}, wheels=wheels).write(path))
 
 
@@ -195,22 +195,22 @@ def _make_tool_lock(project: Project, say: Say) -> LockResult:
 
 def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
     path = ModelLock.path(project.locks)
-    wanted = sorted({repo for model in project.matrix.models.values() for repo in model.repositories})
-    revisions = tuple(entry for entry in project.model_lock.revisions if entry.repo in wanted)
+    repositories = sorted({repo for model in project.matrix.models.values() for repo in model.repositories})
+    revisions = tuple(entry for entry in project.model_lock.revisions if entry.repo in repositories)
     if look_up:
-        say(f"Asking the model hub for {len(wanted)} revisions")
-        revisions = tuple(lock_revision(repo) for repo in wanted)
+        say(f"Asking the model hub for {len(repositories)} revisions")
+        revisions = tuple(lock_revision(repo) for repo in repositories)
     lock = ModelLock(made_from=models_made_from(project.matrix), revisions=revisions)
     return LockResult(path, changed=lock.write(path))
 
 
 def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
-    known = {UPGRADE_ALL, UPGRADE_BASE, UPGRADE_COMPANIONS, *project.matrix.bases}
+    upgradable = {UPGRADE_ALL, UPGRADE_BASE, UPGRADE_COMPANIONS, *project.matrix.bases}
     for cell in cells if upgrade else ():
         if project.wheel_lock_path(cell).exists():
-            known |= {wheel.name for wheel in project.wheel_lock(cell).wheels}
+            upgradable |= {wheel.name for wheel in project.wheel_lock(cell).wheels}
         if project.base_lock_path(cell).exists():
-            known |= {deb.name for deb in project.base_lock(cell).debs}
-    if unknown := [name for name in upgrade if name not in known]:
+            upgradable |= {deb.name for deb in project.base_lock(cell).debs}
+    if unknown := [name for name in upgrade if name not in upgradable]:
         why = "It is neither a wheel, nor a Debian package, nor a base of these targets."
-        raise unknown_name("package", unknown[0], known, "the --upgrade option", why=why)
+        raise unknown_name("package", unknown[0], upgradable, "the --upgrade option", why=why)

@@ -82,12 +82,12 @@ def read_apt_sources(apt: Path) -> Iterator[AptSource]:
 
 def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tuple[str, ...]:
     """Return the roots of an archive, preferably those that apt uses for this suite."""
-    asked = [root for root, words in sources if suite in words]
-    if not asked:
+    roots = [root for root, words in sources if suite in words]
+    if not roots:
         # A mirror of another Debian release usually has this one too; other sources are not Debian archives.
         releases = {f"{name}{'-security' if archive == 'security' else ''}" for name in _RELEASES}
-        asked = [root for root, words in sources if releases.intersection(words)]
-    return tuple(dict.fromkeys(asked))
+        roots = [root for root, words in sources if releases.intersection(words)]
+    return tuple(dict.fromkeys(roots))
 
 
 def local_path(root: str) -> Path | None:

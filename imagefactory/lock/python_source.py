@@ -52,9 +52,9 @@ class Sources:
             within = NameScope(scope.module, scope.bodies[position:])
             for node in _statements(body):
                 if isinstance(node, ast.ImportFrom):
-                    found = self._imported(name, node, scope.module)
-                    if found is not None:
-                        return found
+                    imported = self._imported(name, node, scope.module)
+                    if imported is not None:
+                        return imported
                 elif (value := _bound(node, name)) is not None:
                     return value, within
         return None
@@ -78,14 +78,14 @@ class Sources:
         if isinstance(node, ast.FunctionDef):
             scope = NameScope(scope.module, (node, *scope.bodies))
         parts = [(part, scope) for part in _parts(node)]
-        if isinstance(node, ast.Name) and (found := self.find(node.id, scope)) is not None:
-            parts = [found]
+        if isinstance(node, ast.Name) and (definition := self.find(node.id, scope)) is not None:
+            parts = [definition]
         # An alias may stand for itself.
         return [text for part, where in parts if depth for text in self.values(part, where, depth - 1)]
 
     def fields(self, name: str, scope: NameScope) -> Iterator[Field]:
-        found = self.find(name, scope)
-        definition, within = found or (None, scope)
+        named = self.find(name, scope)
+        definition, within = named or (None, scope)
         if not isinstance(definition, ast.ClassDef):
             return
         for base in definition.bases:
@@ -101,7 +101,7 @@ def names_in(annotation: ast.AST) -> set[str]:
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((item.value for item in call.keywords if item.arg == name), None)
+    return next((argument.value for argument in call.keywords if argument.arg == name), None)
 
 
 def is_switch(call: ast.Call) -> bool:
@@ -141,7 +141,7 @@ def _parts(node: ast.AST) -> Sequence[ast.AST]:  # noqa: PLR0911 - one for each 
         case ast.Call(func=ast.Name() as function, args=[]):
             return [function]
         case ast.FunctionDef(body=body):
-            return [item.value for item in body if isinstance(item, ast.Return) and item.value][-1:]
+            return [statement.value for statement in body if isinstance(statement, ast.Return) and statement.value][-1:]
         case _:
             return []
 
@@ -157,11 +157,11 @@ def _statements(body: ast.AST) -> Iterator[ast.AST]:
 
 def _bound(node: ast.AST, name: str) -> ast.AST | None:
     match node:
-        case ast.ClassDef(name=found) | ast.FunctionDef(name=found) if found == name:
+        case ast.ClassDef(name=bound_name) | ast.FunctionDef(name=bound_name) if bound_name == name:
             return node
-        case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+        case ast.Assign(targets=[ast.Name(id=bound_name)], value=value) if bound_name == name:
             return value
-        case ast.AnnAssign(target=ast.Name(id=found), value=value) if found == name:
+        case ast.AnnAssign(target=ast.Name(id=bound_name), value=value) if bound_name == name:
             return value
         case _:
             return None

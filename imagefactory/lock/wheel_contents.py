@@ -121,88 +121,88 @@ def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelConte
     return WheelContents(size=size, unpacked=unpacked, paths=paths)
 
 
-def settle(found: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]) -> list[LockedWheel]:
+def settle(wheels: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]) -> list[LockedWheel]:
     """Record for every wheel the paths that it yields to another one; raise an error for undecided conflicts."""
     owners: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for wheel, contents in found:
+    for wheel, contents in wheels:
         for path, content in contents.paths.items():
             owners[path].append((wheel.name, content))
     winner = {frozenset(conflict.between): conflict.wins for conflict in conflicts}
     given_up: dict[str, set[str]] = defaultdict(set)
     unsettled: dict[frozenset[str], list[str]] = defaultdict(list)
     for path, claims in owners.items():
-        for (one, content), (other, other_content) in combinations(claims, 2):
-            pair = frozenset((one, other))
-            if content == other_content:
+        for (first, content), (second, second_content) in combinations(claims, 2):
+            pair = frozenset((first, second))
+            if content == second_content:
                 continue  # the same bytes from both: nothing to decide
             if pair in winner:
-                given_up[other if winner[pair] == one else one].add(path)
+                given_up[second if winner[pair] == first else first].add(path)
             else:
                 unsettled[pair].append(path)
     if unsettled:
-        pair, paths = min(unsettled.items(), key=lambda item: sorted(item[0]))
-        one, other = sorted(pair)
+        pair, paths = min(unsettled.items(), key=lambda conflict: sorted(conflict[0]))
+        first, second = sorted(pair)
         more = "" if len(unsettled) == 1 else f" {len(unsettled) - 1} more pairs conflict."
         raise LockError(
             "path-conflict",
-            f"{one} and {other} both install {min(paths)}, with different content.",
+            f"{first} and {second} both install {min(paths)}, with different content.",
             where="matrix.yaml, `conflicts`",
             why=f"They share {len(paths)} such path{'s' if len(paths) > 1 else ''}; "
             f"the order of installation would decide which one the image gets.{more}",
-            fix=f"Add an entry to `conflicts`: between: [{one}, {other}], wins: one of them, and the reason.",
+            fix=f"Add an entry to `conflicts`: between: [{first}, {second}], wins: one of them, and the reason.",
         )
     return [
         wheel.model_copy(update={"without": tuple(sorted(given_up[wheel.name]))})
-        for wheel, _ in sorted(found, key=lambda item: item[0].name)
+        for wheel, _ in sorted(wheels, key=lambda entry: entry[0].name)
     ]
 
 
-Found = tuple[LockedWheel, WheelContents]
+ReadWheel = tuple[LockedWheel, WheelContents]
 
 
 def leave_out(
-    found: Sequence[Found], entries: Iterable[LeaveOut], matrix: Path
-) -> tuple[list[Found], tuple[LeftOutWheel, ...]]:
+    wheels: Sequence[ReadWheel], entries: Iterable[LeaveOut], matrix: Path
+) -> tuple[list[ReadWheel], tuple[LeftOutWheel, ...]]:
     """Return the wheels to install, with what is left out of them, and the wheels that are left out.
 
     An entry is an error if a pattern matches no file of its distribution, or if `matrix` itself asks for it.
     """
-    names = {wheel.name for wheel, _ in found}
+    names = {wheel.name for wheel, _ in wheels}
     entries = [entry for entry in entries if entry.beside is None or entry.beside in names]
     whole = {entry.distribution: entry for entry in entries if not entry.files}
-    for wheel, _ in found:
+    for wheel, _ in wheels:
         if wheel.name in whole and "matrix.yaml" in wheel.needed_by:
             why = f"{wheel.name} is not there because another distribution requires it: matrix.yaml names it"
             raise _cannot(matrix, whole[wheel.name], "distribution", why)
-    left = _with_requirements({name: whole[name].reason for name in names if name in whole}, found)
-    kept = [_without_files(item, entries, matrix) for item in found if item[0].name not in left]
-    wheels = [LeftOutWheel(**dict(wheel), reason=left[wheel.name]) for wheel, _ in found if wheel.name in left]
-    return kept, tuple(sorted(wheels, key=lambda wheel: wheel.name))
+    reasons = _with_requirements({name: whole[name].reason for name in names if name in whole}, wheels)
+    kept = [_without_files(read_wheel, entries, matrix) for read_wheel in wheels if read_wheel[0].name not in reasons]
+    left_out = [LeftOutWheel(**dict(wheel), reason=reasons[wheel.name]) for wheel, _ in wheels if wheel.name in reasons]
+    return kept, tuple(sorted(left_out, key=lambda wheel: wheel.name))
 
 
 def refuse_unmatched(matrix: Path, locks: Iterable[WheelLock]) -> None:
     """Raise an error if an entry of matrix.yaml has left nothing out of any of these locks."""
-    left: set[tuple[str, str]] = set()
+    left_out: set[tuple[str, str]] = set()
     for lock in locks:
-        left |= {(wheel.name, wheel.reason) for wheel in lock.left_out}
-        left |= {(wheel.name, files.reason) for wheel in lock.wheels for files in wheel.left_out}
+        left_out |= {(wheel.name, wheel.reason) for wheel in lock.left_out}
+        left_out |= {(wheel.name, files.reason) for wheel in lock.wheels for files in wheel.left_out}
     for entry in load_matrix(matrix).leave_out:
-        if (entry.distribution, entry.reason) not in left:
+        if (entry.distribution, entry.reason) not in left_out:
             raise _cannot(matrix, entry, "distribution", "It leaves nothing out of any lock")
 
 
-def _with_requirements(left: dict[str, str], found: Sequence[Found]) -> dict[str, str]:
+def _with_requirements(reasons: dict[str, str], wheels: Sequence[ReadWheel]) -> dict[str, str]:
     """Add the distributions that nothing but left ones requires, each with its reason."""
-    for wheel, _ in found:
-        if wheel.name not in left and wheel.needed_by and left.keys() >= {*wheel.needed_by}:
+    for wheel, _ in wheels:
+        if wheel.name not in reasons and wheel.needed_by and reasons.keys() >= {*wheel.needed_by}:
             verb = "needs" if len(wheel.needed_by) == 1 else "need"
             reason = f"only {' and '.join(wheel.needed_by)} {verb} it"
-            return _with_requirements({**left, wheel.name: reason}, found)
-    return left
+            return _with_requirements({**reasons, wheel.name: reason}, wheels)
+    return reasons
 
 
-def _without_files(item: Found, entries: Iterable[LeaveOut], matrix: Path) -> Found:
-    wheel, contents = item
+def _without_files(read_wheel: ReadWheel, entries: Iterable[LeaveOut], matrix: Path) -> ReadWheel:
+    wheel, contents = read_wheel
     paths = dict(contents.paths)
     groups: list[LeftOutFiles] = []
     for entry in entries:

@@ -97,9 +97,9 @@ def lock_wheels(
     with new_session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
-            if own := compiled.get(pin.name):
-                url = own.path.absolute().as_uri()
-                location = WheelLocation(file=own.filename, url=url, sha256=own.sha256)
+            if ours := compiled.get(pin.name):
+                url = ours.path.absolute().as_uri()
+                location = WheelLocation(file=ours.filename, url=url, sha256=ours.sha256)
             else:
                 location = choose_file(indexes.files(pin.name), pin, tags, request)
             unhashed = location.local if location.sha256 is None else None
@@ -111,13 +111,13 @@ def lock_wheels(
                 sha256=digest,
                 size=contents.size,
                 unpacked=contents.unpacked,
-                compiled=own.key if own else None,
-                graft=read_graft(own.path, own.inputs) if own and own.inputs.kind == "graft" else None,
+                compiled=ours.key if ours else None,
+                graft=read_graft(ours.path, ours.inputs) if ours and ours.inputs.kind == "graft" else None,
             )
             return wheel, contents
 
-        found = list(pool.map(look_up, pins))
-    kept, left_out = leave_out(found, request.leave_out, request.matrix)
+        wheels = list(pool.map(look_up, pins))
+    kept, left_out = leave_out(wheels, request.leave_out, request.matrix)
     return WheelLock(
         made_from=request.made_from,
         version=request.cell.version,
@@ -158,12 +158,12 @@ def _resolve(
     from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
 
     with tempfile.TemporaryDirectory() as folder:
-        wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
+        inputs, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
         extras = f"[{','.join(request.extras)}]" if request.extras else ""
         server = [] if "vllm" in compiled else [f"{request.distribution}{extras}=={request.release}"]
-        own = [f"{name} @ {wheel.path.absolute().as_uri()}" for name, wheel in compiled.items()]
-        requirements = [*server, *own, *request.arch.also]
-        wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
+        ours = [f"{name} @ {wheel.path.absolute().as_uri()}" for name, wheel in compiled.items()]
+        requirements = [*server, *ours, *request.arch.also]
+        inputs.write_text("".join(f"{requirement}\n" for requirement in requirements))
         # Overriding a package with a marker that is never true makes uv leave it out, with its dependencies.
         left_out = [f"{name} ; python_version < '3'" for name in request.arch.without]
         overrides.write_text("".join(f"{line}\n" for line in (*left_out, *request.overrides)))
@@ -171,7 +171,7 @@ def _resolve(
         pins.write_text("".join(kept))
         glibc = min(int(request.base.glibc.split(".")[1]), _UV_KNOWS)
         command: list[str] = [
-            find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
+            find_uv_bin(), "pip", "compile", str(inputs), "--output-file", str(pins),
             "--only-binary", ":all:", "--no-header", "--no-config",
             *(["--override", str(overrides)] if overrides.stat().st_size else []),
             "--python-version", request.base.python,
@@ -186,8 +186,8 @@ def _resolve(
         )
         if done.returncode:
             raise _resolution_failed(request, config, done.stderr)
-        found = list(_parse_pins(pins.read_text(), folder))
-    versions = [pin.version for pin in found if pin.name == request.distribution]
+        resolved = list(_parse_pins(pins.read_text(), folder))
+    versions = [pin.version for pin in resolved if pin.name == request.distribution]
     if server and [Version(version) for version in versions] != [Version(request.release)]:
         raise LockError(
             "release-replaced",
@@ -196,7 +196,7 @@ def _resolve(
             why="An override in matrix.yaml replaces the release itself.",
             fix="Remove that override; `release` alone decides the version of the server.",
         )
-    return found
+    return resolved
 
 
 def tag_ranks(base: Base, platform: str) -> dict[Tag, int]:
@@ -238,7 +238,7 @@ def choose_file(
             fitting.append((min(ranks), -build[0] if build else 0, location.file, location))
     if fitting:
         # min() returns the first of equals, so the preferred source of the same file wins.
-        return min(fitting, key=lambda item: item[:3])[3]
+        return min(fitting, key=lambda offer: offer[:3])[3]
     name, fix = "no-wheel", _CHECK_INDEXES
     what = f"No index has a wheel of {pin.name} {pin.version}."
     why = "uv chose it, but the configured indexes do not have the file."

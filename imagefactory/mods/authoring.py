@@ -101,7 +101,7 @@ def source_lines(project: Project, path: str, vllm: str, pattern: str = "") -> I
     """
     refuse_unknown_version(project.matrix, vllm)
     try:
-        wanted = re.compile(pattern)
+        expression = re.compile(pattern)
     except re.error as error:
         raise UsageError(
             "bad-option",
@@ -126,24 +126,24 @@ def source_lines(project: Project, path: str, vllm: str, pattern: str = "") -> I
             fix=f"Nearest: {', '.join(_nearest(path, names)) or 'none; name a folder, such as vllm, to list it'}.",
         )
     if text is not None:
-        yield from _numbered(text, wanted)
+        yield from _numbered(text, expression)
     elif pattern:
         for name, content in release.texts(below):
-            yield from (f"{name}:{line.lstrip()}" for line in _numbered(content, wanted))
+            yield from (f"{name}:{line.lstrip()}" for line in _numbered(content, expression))
     else:
         yield from below
 
 
-def _numbered(text: str, wanted: re.Pattern[str]) -> Iterator[str]:
+def _numbered(text: str, expression: re.Pattern[str]) -> Iterator[str]:
     for number, line in enumerate(text.split("\n"), 1):
-        if wanted.search(line):
+        if expression.search(line):
             yield f"{number:5}: {line}".rstrip()
 
 
 def _nearest(path: str, names: Collection[str]) -> list[str]:
     """Return the paths like one that does not exist: files of the same name, else of a similar path."""
     name = path.rpartition("/")[2]
-    same = [other for other in names if other.rpartition("/")[2] == name]
+    same = [candidate for candidate in names if candidate.rpartition("/")[2] == name]
     return difflib.get_close_matches(path, same or names, 5, cutoff=0 if same else 0.6)
 
 
@@ -161,17 +161,17 @@ def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
             fix="`./inv mods.check` shows where it applies.",
         )
     trees = Trees(project)
-    found: list[FileChange] = []
+    changed: list[FileChange] = []
     for variant in variants:
         read = trees.tree(mod, variant, vllm).read
         applied = trees.apply(mod, variant, vllm)
-        found += [FileChange(path, read(path), text) for path, text in applied.files.items()]
-    return found
+        changed += [FileChange(path, read(path), text) for path, text in applied.files.items()]
+    return changed
 
 
-def unified_diff(found: list[FileChange]) -> str:
+def unified_diff(changed: list[FileChange]) -> str:
     lines: list[str] = []
-    for change in found:
+    for change in changed:
         lines += difflib.unified_diff(
             (change.before or "").splitlines(keepends=True),
             change.after.splitlines(keepends=True),

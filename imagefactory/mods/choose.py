@@ -35,7 +35,7 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     compiled = intended_kernels(matrix, cell) != "upstream"
     chosen: list[tuple[Mod, Variant]] = []
     notes: list[str] = []
-    for mod in _wanted(matrix, cell, mods):
+    for mod in _mods_for(matrix, cell, mods):
         variant = mod.variant(version)
         if variant is not None:
             chosen.append((mod, variant))
@@ -54,29 +54,29 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
 
 def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) -> list[tuple[Mod, Variant]]:
     """Choose the mods for the sources of a vLLM version on an arch: those of every model that it serves."""
-    matrix, found = project.matrix, dict[str, tuple[Mod, Variant]]()
+    matrix, chosen = project.matrix, dict[str, tuple[Mod, Variant]]()
     for cell in buildable(matrix):
         if (cell.version, cell.arch) == (vllm, arch):
-            for mod in _wanted(matrix, cell, project.mods):
+            for mod in _mods_for(matrix, cell, project.mods):
                 variant = mod.variant(matrix.versions[vllm].version, "source")
                 if variant is not None and mod.name not in without:
-                    found[mod.name] = mod, variant
-    return list(_ordered(found.values()))
+                    chosen[mod.name] = mod, variant
+    return list(_ordered(chosen.values()))
 
 
 def reached(matrix: Matrix, mods: Mapping[str, Mod]) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for cell in buildable(matrix):
         version = matrix.versions[cell.version].version
-        wanted = _wanted(matrix, cell, mods)
-        found |= {mod.name for mod in wanted if any(mod.variant(version, stage) for stage in STAGES)}
-    return found
+        of_cell = _mods_for(matrix, cell, mods)
+        names |= {mod.name for mod in of_cell if any(mod.variant(version, stage) for stage in STAGES)}
+    return names
 
 
 def refuse_unknown_names(mods: Iterable[Mod], matrix: Matrix) -> None:
     """Raise an error if a mod is for a model, version or arch that the matrix does not have."""
-    known = {"model": [*matrix.models], "version": [*matrix.versions], "arch": [*matrix.archs]}
-    for mod, (key, names) in product(mods, known.items()):
+    defined = {"model": [*matrix.models], "version": [*matrix.versions], "arch": [*matrix.archs]}
+    for mod, (key, names) in product(mods, defined.items()):
         for index, condition in enumerate(mod.manifest.needed_when):
             pattern = getattr(condition, key)
             if pattern in (None, NO_MODEL) or any(matches(pattern, name) for name in names):
@@ -96,12 +96,12 @@ def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
     return mods[name]
 
 
-def _wanted(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> list[Mod]:
-    asked = matrix.models[cell.model].mods
-    if asked == "none":
+def _mods_for(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> list[Mod]:
+    choice = matrix.models[cell.model].mods
+    if choice == "none":
         return []
-    automatic = asked == "auto"
-    listed = list(mods.values()) if automatic else [find_mod(mods, name, _list_of_mods(cell)) for name in asked]
+    automatic = choice == "auto"
+    listed = list(mods.values()) if automatic else [find_mod(mods, name, _list_of_mods(cell)) for name in choice]
     of_server = [mod for mod in listed if mod.manifest.of_server == cell.server]
     return [mod for mod in of_server if not automatic or _needed(matrix, cell, mod)]
 

@@ -213,15 +213,15 @@ def read_table(text: str) -> Mapping[tuple[str, str], ModResult]:
     for match in filter(None, (re.fullmatch(r"- (\S+) on ([^:]+): (.*)\.", line) for line in lines)):
         reasons |= {(match[1], version): match[3] for version in match[2].split(", ")}
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
-    found: dict[tuple[str, str], ModResult] = {}
+    table: dict[tuple[str, str], ModResult] = {}
     for link, *cells in rows[2:]:
         name = link.partition("]")[0].removeprefix("[")
         for version, cell in zip(rows[0][1:], cells, strict=False):
             status, _, since = cell.partition(" since ")
             if status:
                 detail = since or reasons.get((name, version), "")
-                found[name, version] = ModResult(name, version, cast("Status", status), detail)
-    return found
+                table[name, version] = ModResult(name, version, cast("Status", status), detail)
+    return table
 
 
 def write_table(readme: Path, results: Sequence[ModResult], mods: Iterable[str]) -> bool:
@@ -232,9 +232,9 @@ def write_table(readme: Path, results: Sequence[ModResult], mods: Iterable[str])
     text = read_text(readme)
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    known = {**read_table(text)} | {(result.mod, result.version): result for result in results}
+    table = {**read_table(text)} | {(result.mod, result.version): result for result in results}
     versions = dict.fromkeys(result.version for result in results)
-    rows = [known[name, version] for name in mods for version in versions if (name, version) in known]
+    rows = [table[name, version] for name in mods for version in versions if (name, version) in table]
     fresh = f"{before}{BEGIN}\n{markdown(rows)}\n{END}{after}"
     if fresh == text:
         return False

@@ -35,30 +35,30 @@ def blocks(old: list[str], new: list[str]) -> list[Block]:
     same = _equal_ahead(old[start:][::-1], new[start:][::-1])
     left, right = old[start : len(old) - same], new[start : len(new) - same]
     matcher = SequenceMatcher(None, left, right)
-    found: dict[str, list[int]] = matcher.b2j  # type: ignore[attr-defined] # typeshed lacks it
-    if sum(len(found.get(line, ())) for line in left) > _MOST_PAIRS:
+    positions: dict[str, list[int]] = matcher.b2j  # type: ignore[attr-defined] # typeshed lacks it
+    if sum(len(positions.get(line, ())) for line in left) > _MOST_PAIRS:
         return [Block(start, len(old) - same, start, len(new) - same)]
     return [Block(*(start + at for at in place)) for tag, *place in matcher.get_opcodes() if tag != "equal"]
 
 
-def _equal_ahead(one: list[str], other: list[str]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
+def _equal_ahead(old: list[str], new: list[str]) -> int:
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((at for at, (old_line, new_line) in pairs if old_line != new_line), min(len(old), len(new)))
 
 
 def exact_edits(path: str, before: str, after: str) -> list[Edit]:
     """Return the edits that turn a text into another; none of them touches what another one changes."""
     old, new = split_lines(before), split_lines(after)
-    found = blocks(old, new)
-    if len(found) > MOST_EDITS:
-        raise ValueError(f"it changes {path} in {len(found)} places, and {MOST_EDITS} are the most")
+    changed = blocks(old, new)
+    if len(changed) > MOST_EDITS:
+        raise ValueError(f"it changes {path} in {len(changed)} places, and {MOST_EDITS} are the most")
     anchored: list[tuple[Block, tuple[int, int]]] = []
-    for block in found:
+    for block in changed:
         anchored.append((block, _anchor(before, old, block)))
         # Edits whose anchors meet could change the same place: they become one.
         while len(anchored) > 1 and anchored[-1][1][0] <= anchored[-2][1][1]:
-            (one, _), (other, _) = anchored[-2:]
-            both = Block(one.start, other.end, one.new_start, other.new_end)
+            (upper, _), (lower, _) = anchored[-2:]
+            both = Block(upper.start, lower.end, upper.new_start, lower.new_end)
             anchored[-2:] = [(both, _anchor(before, old, both))]
     return [_edit(path, old, new, block, anchor) for block, anchor in anchored]
 
@@ -112,23 +112,23 @@ _WORD = re.compile(r"[A-Za-z]{3}")
 def propose(path: str, before: str | None, after: str) -> list[Check]:
     """Return checks that fail on a file before a change and hold after it; fewer if the change is small."""
     old, new = split_lines(before or ""), split_lines(after)
-    found: dict[tuple[str | None, bool], Check] = {}
+    checks: dict[tuple[str | None, bool], Check] = {}
     changed = blocks(old, new)
     for block in changed[: 2 * MOST]:
         added = _claims(path, after, new, range(block.new_start, block.new_end), "contains")
         removed = _claims(path, before or "", old, range(block.start, block.end), "lacks")
         for check in (*added, *removed):
             key = (check.function or check.class_, check.lacks is None)
-            if key not in found and failing(check, after) is None and failing(check, before) is not None:
-                found[key] = check
+            if key not in checks and failing(check, after) is None and failing(check, before) is not None:
+                checks[key] = check
                 break
     # Where the lines are elsewhere in the file too, their neighbours tell them apart.
-    if before is not None and not found:
+    if before is not None and not checks:
         for block in changed[:MOST]:
             nearby = _nearby(path, after, new, range(block.new_start, block.new_end))
-            told = (check for check in nearby if failing(check, after) is None and failing(check, before))
-            found |= {(check.contains, True): check for check in islice(told, 1)}
-    return list(found.values())[:MOST]
+            holding = (check for check in nearby if failing(check, after) is None and failing(check, before))
+            checks |= {(check.contains, True): check for check in islice(holding, 1)}
+    return list(checks.values())[:MOST]
 
 
 def _nearby(path: str, text: str, lines: list[str], changed: range) -> Iterator[Check]:
@@ -170,7 +170,7 @@ def _definition(path: str, text: str, line: int) -> Mapping[str, str]:
     kind = ""
     while inner is not None:
         children = _definitions(inner)
-        inner = next((one for one in children if one.lineno <= line <= (one.end_lineno or 0)), None)
+        inner = next((child for child in children if child.lineno <= line <= (child.end_lineno or 0)), None)
         if inner is not None:
             names.append(inner.name)
             kind = "class" if isinstance(inner, ast.ClassDef) else "function"

@@ -81,7 +81,7 @@ class ReleaseSource:
 
     @cached_property
     def _zip(self) -> ZipFile:
-        in_place = None if self._here else open_in_place(self._locked, self._indexes, self._session)
+        in_place = None if self._is_downloaded else open_in_place(self._locked, self._indexes, self._session)
         return in_place or ZipFile(self.archive())
 
     @cached_property
@@ -92,7 +92,7 @@ class ReleaseSource:
 
     def archive(self) -> Path:
         """Return the whole archive, which is downloaded and hashed if it is not here."""
-        if not self._here and not offers_of(self._locked, self._indexes):
+        if not self._is_downloaded and not offers_of(self._locked, self._indexes):
             raise NetworkError(
                 "source-missing",
                 f"{self._locked.file} is on no configured index.",
@@ -103,7 +103,7 @@ class ReleaseSource:
         return fetch(indexed_file(self._locked, lambda: self._indexes), self._store, self._session, lambda _: None)
 
     @property
-    def _here(self) -> bool:
+    def _is_downloaded(self) -> bool:
         return self._store.download(self._locked.sha256).exists()
 
     def _open_sdist(self) -> Callable[[str], str | None]:
@@ -148,13 +148,13 @@ class Trees:
         return apply_mods([(mod, variant)], self.tree(mod, variant, name).read)[0]
 
     def _locked(self, distribution: str, stage: Stage, name: str) -> LockedSource | LockedWheel:
-        found: LockedSource | LockedWheel | None
+        locked: LockedSource | LockedWheel | None
         if distribution == VLLM:
             suffix = ".whl" if stage == "installed" else ".tar.gz"
-            found = self._project.source_lock.find(self._project.matrix.vllm[name].release or name, suffix)
+            locked = self._project.source_lock.find(self._project.matrix.vllm[name].release or name, suffix)
         else:
-            found = next((wheel for wheel in self.wheels(name) if wheel.name == distribution), None)
-        if found is None:
+            locked = next((wheel for wheel in self.wheels(name) if wheel.name == distribution), None)
+        if locked is None:
             raise NetworkError(
                 "source-missing",
                 f"The sources of {distribution} for {version_title(name)} are not locked.",
@@ -162,7 +162,7 @@ class Trees:
                 why="Mods are checked on locked archives, and a git reference has none.",
                 fix="Run `./inv lock`, or check a checkout: `./inv mods.check --source DIR --vllm NAME`.",
             )
-        return found
+        return locked
 
     def wheels(self, name: str) -> Iterator[LockedWheel]:
         cells = [cell for cell in locked_cells(self._project) if cell.version == name]

@@ -66,8 +66,8 @@ class LeaveOut(_Model):
     def applies(self, arch: str, server: str, version: Version) -> bool:
         """Return whether something is to be left out on an arch, with a version of a server."""
         ranges = {name: getattr(self, name) for name in TITLES if getattr(self, name)}
-        wanted = ranges.get(server, None if ranges else "")
-        fits = wanted is not None and SpecifierSet(wanted).contains(version, prereleases=True)
+        specifier = ranges.get(server, None if ranges else "")
+        fits = specifier is not None and SpecifierSet(specifier).contains(version, prereleases=True)
         return fits and (not self.archs or arch in self.archs)
 
     def matching(self, pattern: str, paths: Iterable[str]) -> Iterator[str]:

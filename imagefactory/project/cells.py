@@ -135,8 +135,8 @@ def default_version(matrix: Matrix, name: str) -> str:
     arch = matrix.models[name].arch or matrix.defaults.arch
     platform = matrix.archs[arch].platforms[0]
     releases = (version for version in reversed(matrix.versions) if matrix.versions[version].release)
-    known = (matrix.defaults.vllm, *releases)
-    fitting = (one for one in known if reason_excluded(matrix, Cell(name, one, arch, platform)) is None)
+    versions = (matrix.defaults.vllm, *releases)
+    fitting = (version for version in versions if reason_excluded(matrix, Cell(name, version, arch, platform)) is None)
     return next(fitting, matrix.defaults.vllm)
 
 
@@ -174,7 +174,7 @@ def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:
 
 
 def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
-    found: list[tuple[Drafter, str]] = []
+    excluded: list[tuple[Drafter, str]] = []
     for drafter in matrix.models[cell.model].drafters:
         reasons = (
             rule.reason
@@ -183,10 +183,10 @@ def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
             and matches(rule.when.drafter, drafter.method)
             and condition_holds(rule.when, matrix, cell)
         )
-        wanted = drafter.range_of(cell.server)
-        if why := next(reasons, None) or _out_of_range(matrix, cell, drafter.repo, wanted):
-            found.append((drafter, why))
-    return found
+        specifier = drafter.range_of(cell.server)
+        if why := next(reasons, None) or _out_of_range(matrix, cell, drafter.repo, specifier):
+            excluded.append((drafter, why))
+    return excluded
 
 
 def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
@@ -201,8 +201,8 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
     if not all(matches(pattern, value) for pattern, value in globs if pattern is not None):
         return False
     for server in TITLES:
-        wanted = getattr(condition, server)
-        if wanted is not None and not (server == cell.server and matrix.versions[cell.version].within(wanted)):
+        specifier = getattr(condition, server)
+        if specifier is not None and not (server == cell.server and matrix.versions[cell.version].within(specifier)):
             return False
     if condition.capability is not None:
         capability = matrix.archs[cell.arch].capability
@@ -263,12 +263,12 @@ def first_of_release(matrix: Matrix, name: str) -> str:
     return next(key for key in same_server if matrix.versions[key].release == release)
 
 
-def _out_of_range(matrix: Matrix, cell: Cell, what: str, wanted: str | None) -> str | None:
+def _out_of_range(matrix: Matrix, cell: Cell, what: str, specifier: str | None) -> str | None:
     """Return why a cell's version does not fit a model or a drafter, which is None if it does."""
     title = TITLES[cell.server]
-    if wanted is None:
+    if specifier is None:
         return f"{what} is not described for {title}"
-    return None if matrix.versions[cell.version].within(wanted) else f"{what} needs {title} {wanted}"
+    return None if matrix.versions[cell.version].within(specifier) else f"{what} needs {title} {specifier}"
 
 
 def matches(pattern: str, value: str) -> bool:

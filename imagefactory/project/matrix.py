@@ -162,8 +162,8 @@ class VulnerabilityRules(_Model):
 
     @property
     def refused(self) -> tuple[str, ...]:
-        known = get_args(Severity)
-        return known[: known.index(self.severity) + 1] if self.severity else ()
+        severities = get_args(Severity)
+        return severities[: severities.index(self.severity) + 1] if self.severity else ()
 
 
 class Matrix(_Model):
@@ -244,8 +244,8 @@ class Matrix(_Model):
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)  # noqa: S603
         except (OSError, subprocess.SubprocessError):
             return ""
-        found = _ON_GITHUB.fullmatch(done.stdout.strip())
-        return found[1] if found else ""
+        match = _ON_GITHUB.fullmatch(done.stdout.strip())
+        return match[1] if match else ""
 
     @property
     def has_no_registry(self) -> bool:
@@ -281,17 +281,17 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
     """Turn the first validation error, in the order of the file, into one of ours."""
     # The validator reports a mistyped key twice, as unknown and as missing; the unknown key is more helpful.
     mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
-    details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
+    details = [detail for detail in details if detail["type"] != "missing" or detail["loc"][:-1] not in mistyped]
     first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
     path = first["loc"]
     more = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
     name, what, why = "bad-matrix", f"{_dotted(path) or 'the file'} is wrong{more}.", first["msg"]
     fix = "Correct the value; docs/schemas/matrix.schema.json describes every key."
     if first["type"] == "extra_forbidden":
-        key, known = str(path[-1]), _known_keys(path[:-1])
+        key, keys = str(path[-1]), _known_keys(path[:-1])
         what = f"Unknown key {key!r}{more}."
         why = f"{_dotted(path[:-1]) or 'matrix.yaml'} has no such setting."
-        fix = did_you_mean(key, known) if known else "Remove it, or check its indentation."
+        fix = did_you_mean(key, keys) if keys else "Remove it, or check its indentation."
     elif first["type"] == "specifier":
         name = "bad-version-range"
         fix = 'Write a PEP 440 version or range, such as ">=0.26" or ">=0.20,<0.24".'
@@ -324,7 +324,7 @@ def _references(matrix: Matrix) -> Iterator[tuple[tuple[str | int, ...], str, It
             yield ("vllm", name, "compile", key), key, matrix.archs, "arch"
     # `serve_on` names an arch, for vLLM; another server; or that server on an arch.
     others = [name for name in TITLES if name != VLLM]
-    served_on = [*matrix.archs, *others, *(f"{one}/{arch}" for one in others for arch in matrix.archs)]
+    served_on = [*matrix.archs, *others, *(f"{server}/{arch}" for server in others for arch in matrix.archs)]
     for name, model in matrix.models.items():
         if model.arch:
             yield ("models", name, "arch"), model.arch, matrix.archs, "arch"
@@ -338,10 +338,10 @@ def _references(matrix: Matrix) -> Iterator[tuple[tuple[str | int, ...], str, It
 
 
 def _check_references(source: YamlFile, matrix: Matrix) -> None:
-    for path, value, known, what in _references(matrix):
-        if value not in known:
+    for path, value, defined, what in _references(matrix):
+        if value not in defined:
             why = f"{_dotted(path)} refers to something that matrix.yaml does not define."
-            raise unknown_name(what, value, known, source.location(path), why=why)
+            raise unknown_name(what, value, defined, source.location(path), why=why)
     if shared := set(matrix.versions) & set(matrix.bases):
         raise ConfigError(
             "bad-matrix",

@@ -24,7 +24,7 @@ class Project:
     root: Path
     store: Store = field(default_factory=Store)
     registry: str = ""  # instead of FACTORY_REGISTRY and that of the matrix
-    _known: dict[Path, Lock] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _locks_by_path: dict[Path, Lock] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -100,7 +100,7 @@ class Project:
         return f"{repository}@{digest}" if digest else image
 
     def _read(self, kind: type[_Lock], path: Path, missing: _Lock | None = None) -> _Lock:
-        if path not in self._known:
+        if path not in self._locks_by_path:
             lock = missing if missing and not path.exists() else kind.read(path)
             if (home := lock.home(self.locks)) != path:
                 raise LockError(
@@ -110,8 +110,8 @@ class Project:
                     why=f"What it says belongs into {home}.",
                     fix="Restore it from git, or delete it and run `./inv lock`.",
                 )
-            self._known[path] = lock
-        return cast("_Lock", self._known[path])
+            self._locks_by_path[path] = lock
+        return cast("_Lock", self._locks_by_path[path])
 
     @cached_property
     def mods(self) -> dict[str, Mod]:

@@ -32,8 +32,8 @@ class _Model(BaseModel):
 class _OfServers(_Model):
     def range_of(self, server: str) -> str | None:
         """Return the versions of a server that it works with; None if it is not for that server."""
-        found: str | None = getattr(self, server)
-        return found
+        specifier: str | None = getattr(self, server)
+        return specifier
 
 
 class Drafter(_OfServers):
@@ -85,8 +85,8 @@ class Serve(_Model):
 
     def by_name(self, *, given: bool = False) -> dict[str, Any]:
         """Return the settings that differ from the defaults, or all that are given, and the flags."""
-        own = self.model_dump(mode="json", exclude={"env", "flags"}, exclude_defaults=not given, exclude_unset=given)
-        return own | self.flags
+        values = self.model_dump(mode="json", exclude={"env", "flags"}, exclude_defaults=not given, exclude_unset=given)
+        return values | self.flags
 
 
 class Memory(_Model):
@@ -147,8 +147,8 @@ class ServedModel(_OfServers):
     def shapes(self, server: str, arch: str) -> list[Serve]:
         """Return the settings that apply with a server on an arch; later ones win."""
         keys = (arch,) if server == VLLM else (server, f"{server}/{arch}")
-        own = [self.serve] if server == VLLM else []
-        return own + [self.serve_on[key] for key in keys if key in self.serve_on]
+        plain = [self.serve] if server == VLLM else []
+        return plain + [self.serve_on[key] for key in keys if key in self.serve_on]
 
     @property
     def shared_memory(self) -> str:

@@ -35,11 +35,11 @@ class Selector:
     def parse(cls, text: str) -> Selector:
         if text == EVERYTHING:
             return cls(text, "*", "*", "*", "*")
-        left, *rest = text.split("/")
-        model, _, version = left.partition("@")
+        model_and_version, *rest = text.split("/")
+        model, _, version = model_and_version.partition("@")
         arch, machine = (*rest, None, None)[:2]
-        too_many = len(rest) > 2 or left.count("@") > 1  # noqa: PLR2004 - ARCH and MACHINE
-        if too_many or not model or "" in rest or ("@" in left and not version):
+        too_many = len(rest) > 2 or model_and_version.count("@") > 1  # noqa: PLR2004 - ARCH and MACHINE
+        if too_many or not model or "" in rest or ("@" in model_and_version and not version):
             raise UsageError(
                 "unknown-name",
                 f"{text!r} is not a target.",
@@ -86,9 +86,9 @@ def _cells_of(matrix: Matrix, selector: Selector, *, tagged: bool) -> list[Cell]
     for model in _matching(selector.text, "model", selector.model, matrix.models):
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
         default = tagged_version(matrix, model, arch) if tagged else default_version(matrix, model)
-        wanted = selector.version or default
-        what = f"{TITLES[server_name(wanted)]} version"
-        for version in _matching(selector.text, what, wanted, matrix.versions):
+        pattern = selector.version or default
+        what = f"{TITLES[server_name(pattern)]} version"
+        for version in _matching(selector.text, what, pattern, matrix.versions):
             for arch_name in _matching(selector.text, "arch", arch, matrix.archs):
                 for platform in _platforms(matrix, selector, arch_name):
                     cell = Cell(model, version, arch_name, platform)
@@ -110,18 +110,18 @@ def _cells_of(matrix: Matrix, selector: Selector, *, tagged: bool) -> list[Cell]
 
 def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
     """Return the platforms asked for, else this computer's own, else the first."""
-    known = {platform.removeprefix("linux/"): str(platform) for platform in matrix.archs[arch].platforms}
+    by_machine = {platform.removeprefix("linux/"): str(platform) for platform in matrix.archs[arch].platforms}
     if selector.machine is None:
-        return [known[host_machine()]] if host_machine() in known else list(known.values())[:1]
+        return [by_machine[host_machine()]] if host_machine() in by_machine else list(by_machine.values())[:1]
     if selector.machine == "*" or "*" in (selector.arch or ""):
-        return [platform for name, platform in known.items() if fnmatchcase(name, selector.machine)]
-    return [known[name] for name in _matching(selector.text, "machine", selector.machine, known)]
+        return [platform for name, platform in by_machine.items() if fnmatchcase(name, selector.machine)]
+    return [by_machine[name] for name in _matching(selector.text, "machine", selector.machine, by_machine)]
 
 
-def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> list[str]:
-    names = list(known)
-    found = [name for name in names if fnmatchcase(name, pattern)]
-    if not found:
+def _matching(target: str, what: str, pattern: str, choices: Iterable[str]) -> list[str]:
+    names = list(choices)
+    matching = [name for name in names if fnmatchcase(name, pattern)]
+    if not matching:
         why, hint = f"matrix.yaml has no {what} of that name.", " `./inv targets` lists all."
         raise unknown_name(what, pattern, names, f"the target {target!r}", why=why, hint=hint)
-    return found
+    return matching

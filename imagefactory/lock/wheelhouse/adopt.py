@@ -38,12 +38,12 @@ def offers_for(project: Project, cell: Cell, name: str, wheels: Iterable[Compile
     """Sort the wheels of a package that were compiled for a cell's machines; without a version, any will do."""
     matrix, arch = project.matrix, project.matrix.archs[cell.arch]
     chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
-    wanted = (canonicalize_name(name), cell.platform, chips or "")
+    package_platform_chips = (canonicalize_name(name), cell.platform, chips or "")
     kind = "graft" if name == "vllm" and intended_kernels(matrix, cell) == "graft" else "whole"
     offers = Offers([], {})
     for wheel in wheels:
         inputs = wheel.inputs
-        if (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list) != wanted:
+        if (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list) != package_platform_chips:
             continue
         if version and not same_version(inputs.version, version):
             continue
@@ -62,30 +62,30 @@ def choose_compiled(
     name: str,
     version: str,
     *,
-    asked: Sequence[str],
+    key_prefixes: Sequence[str],
     locked: str | None,
     say: Say,
 ) -> KeptWheel:
     """Find the wheel of a package that was compiled for a cell, first locally and then in the registry.
 
-    A wheel whose key starts with one of the `asked` prefixes is preferred to the one that the lock names already.
+    A wheel whose key starts with one of the `key_prefixes` is preferred to the one that the lock names already.
     """
-    found, unfit = offers_for(project, cell, name, all_kept(project.store), version)
-    prefixes = tuple(asked) or (locked or "",)
+    fit, unfit = offers_for(project, cell, name, all_kept(project.store), version)
+    preferred = tuple(key_prefixes) or (locked or "",)
     where = shared_at(project.matrix)
-    if where is not None and not any(wheel.key.startswith(prefixes) for wheel in found):
+    if where is not None and not any(wheel.key.startswith(preferred) for wheel in fit):
         say(f"Asking {where} for {name} {version}")
-        here = {wheel.key for wheel in found}
+        local_keys = {wheel.key for wheel in fit}
         with Repository.open(where) as repository:
-            there = [wheel for wheel in remote_wheels(repository, name) if wheel.key not in here]
-        shared = offers_for(project, cell, name, there, version)
-        found, unfit = found + shared.fit, unfit | shared.unfit
-    refused = {key: why for key, why in unfit.items() if not asked or key.startswith(tuple(asked))}
-    if refused and (asked or not found):
+            remote = [wheel for wheel in remote_wheels(repository, name) if wheel.key not in local_keys]
+        shared = offers_for(project, cell, name, remote, version)
+        fit, unfit = fit + shared.fit, unfit | shared.unfit
+    refused = {key: why for key, why in unfit.items() if not key_prefixes or key.startswith(tuple(key_prefixes))}
+    if refused and (key_prefixes or not fit):
         raise _unfit(cell, name, refused)
-    if not found:
+    if not fit:
         raise _compile_needed(project, cell, name, version)
-    wheel = _one_of(found, project, cell, asked, locked)
+    wheel = _one_of(fit, project, cell, key_prefixes, locked)
     if not isinstance(wheel, KeptWheel):
         with Repository.open(str(where)) as repository:
             wheel = pull(repository, wheel, project.store)
@@ -96,19 +96,19 @@ def choose_compiled(
     return wheel
 
 
-def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
-    known = [wheel.key for wheel in all_kept(project.store)]
+def refuse_unknown(project: Project, key_prefixes: Sequence[str]) -> None:
+    keys = [wheel.key for wheel in all_kept(project.store)]
     where = shared_at(project.matrix)
-    if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
+    if where is not None and not all(any(key.startswith(prefix) for key in keys) for prefix in key_prefixes):
         with Repository.open(where) as repository:
-            known += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in known]
-    for begin in asked:
-        if not any(key.startswith(begin) for key in known):
+            keys += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in keys]
+    for prefix in key_prefixes:
+        if not any(key.startswith(prefix) for key in keys):
             raise LockError(
                 "wheel-not-kept",
-                f"No compiled wheel has a key that begins with {begin!r}.",
+                f"No compiled wheel has a key that begins with {prefix!r}.",
                 where=f"the wheelhouse{f' and {where}' if where else ''}",
-                why=f"These {len(known)} exist: {', '.join(key[:16] for key in known) or 'none'}.",
+                why=f"These {len(keys)} exist: {', '.join(key[:16] for key in keys) or 'none'}.",
                 fix="`./inv wheels.list` shows them.",
             )
 
@@ -139,30 +139,30 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
 
 def _runs_with_cuda(compiled: str, runtime: str) -> bool:
     """Whether code of a CUDA release runs with a runtime: one of the same major version that is not older."""
-    needed, found = Version(compiled).release, Version(runtime).release
-    return needed[0] == found[0] and needed <= found
+    needed, offered = Version(compiled).release, Version(runtime).release
+    return needed[0] == offered[0] and needed <= offered
 
 
 def _one_of(
-    found: list[CompiledWheel], project: Project, cell: Cell, asked: Sequence[str], locked: str | None
+    wheels: list[CompiledWheel], project: Project, cell: Cell, key_prefixes: Sequence[str], locked: str | None
 ) -> CompiledWheel:
     """Choose a wheel: the one named, else the locked one, else the one compiled with the mods of this checkout."""
-    fitting = [wheel for wheel in found if asked and wheel.key.startswith(tuple(asked))]
-    fitting = fitting or [wheel for wheel in found if wheel.key == locked]
-    if not fitting and len(found) > 1:
+    fitting = [wheel for wheel in wheels if key_prefixes and wheel.key.startswith(tuple(key_prefixes))]
+    fitting = fitting or [wheel for wheel in wheels if wheel.key == locked]
+    if not fitting and len(wheels) > 1:
         mods = mods_of_sources(project, cell)
-        fitting = [wheel for wheel in found if wheel.inputs.mods == mods]
-    fitting = fitting or found
+        fitting = [wheel for wheel in wheels if wheel.inputs.mods == mods]
+    fitting = fitting or wheels
     if len(fitting) == 1:
         return fitting[0]
-    documents = [wheel.inputs.as_json() for wheel in found]
+    documents = [wheel.inputs.as_json() for wheel in wheels]
     names = dict.fromkeys(name for data in documents for name in data)
     differing = [name for name in names if len({str(data.get(name)) for data in documents}) > 1]
     raise UsageError(
         "several-wheels",
-        f"{len(found)} compiled wheels fit {cell}.",
+        f"{len(wheels)} compiled wheels fit {cell}.",
         where="the wheelhouse (`./inv wheels.list`)",
-        why=f"They differ in {', '.join(differing)}: {', '.join(sorted(wheel.key[:16] for wheel in found))}.",
+        why=f"They differ in {', '.join(differing)}: {', '.join(sorted(wheel.key[:16] for wheel in wheels))}.",
         fix="Choose one: `./inv lock --wheel KEY`.",
     )
 
@@ -184,8 +184,8 @@ def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
 def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> LockError:
     registry = shared_at(project.matrix)
     searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
-    others = [wheel.inputs for wheel in all_kept(project.store)]
-    kept = ", ".join(f"{one.version} for {one.arch_list}" for one in others if one.name == name)
+    kept_inputs = [wheel.inputs for wheel in all_kept(project.store)]
+    kept = ", ".join(f"{inputs.version} for {inputs.arch_list}" for inputs in kept_inputs if inputs.name == name)
     return LockError(
         "compile-needed",
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",

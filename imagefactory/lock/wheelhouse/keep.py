@@ -33,7 +33,7 @@ _E_MACHINE: Final = 18
 
 def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
     try:
-        found, its_version, _, tags = parse_wheel_filename(wheel.name)
+        distribution, its_version, _, tags = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
         raise _wrong(wheel, f"{wheel.name} is not the name of a wheel.", str(error)) from None
     try:
@@ -45,7 +45,7 @@ def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
         raise _wrong(wheel, f"{wheel.name} is not a whole wheel.", str(error)) from None
     if broken is not None:
         raise _wrong(wheel, f"{wheel.name} is not a whole wheel.", f"{broken} in it is damaged.")
-    for its_name, number in ((found, str(its_version)), metadata):
+    for its_name, number in ((distribution, str(its_version)), metadata):
         if canonicalize_name(its_name) != canonicalize_name(name) or not same_version(number, version):
             what = f"{wheel.name} is not {name} {version}."
             raise _wrong(wheel, what, f"It calls itself {its_name} {number}.")
@@ -57,10 +57,10 @@ def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
         raise _wrong(wheel, f"{wheel.name} is not for {platform}.", why)
 
 
-def same_version(found: str, wanted: str) -> bool:
-    """Compare versions; a local label (+cu130) matters only if the wanted version has one."""
+def same_version(offered: str, required: str) -> bool:
+    """Compare versions; a local label (+cu130) matters only if the required version has one."""
     try:
-        version, expected = Version(found), Version(wanted)
+        version, expected = Version(offered), Version(required)
     except InvalidVersion:
         return False
     return version == expected if expected.local else version.public == expected.public
@@ -169,8 +169,8 @@ def find(store: Store, key: str) -> KeptWheel | None:
 
 
 def all_kept(store: Store) -> Iterator[KeptWheel]:
-    found = map(_read, (store.root / "wheelhouse").glob(f"*/{_RECORD}"))
-    yield from sorted(found, key=lambda wheel: (wheel.inputs.name, wheel.inputs.version, wheel.key))
+    wheels = map(_read, (store.root / "wheelhouse").glob(f"*/{_RECORD}"))
+    yield from sorted(wheels, key=lambda wheel: (wheel.inputs.name, wheel.inputs.version, wheel.key))
 
 
 def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:

@@ -58,11 +58,11 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
     """Push a wheel unless the registry has it; a different wheel from the same inputs is never replaced."""
     refuse_damaged(wheel)
     tag = tag_of(wheel.inputs)
-    there = remote_wheel(repository, tag)
-    if there is not None:
-        if there.sha256 == wheel.sha256:
+    remote = remote_wheel(repository, tag)
+    if remote is not None:
+        if remote.sha256 == wheel.sha256:
             return "present"
-        raise _another(f"{repository.reference.name}:{tag}", there, wheel)
+        raise _another(f"{repository.reference.name}:{tag}", remote, wheel)
     payload = Payload.file(wheel.path, MEDIA_TYPE, digest=Digest(f"sha256:{wheel.sha256}"))
     annotations = {
         TITLE: wheel.filename,
@@ -77,15 +77,15 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
 
 def remote_wheels(repository: Repository, name: str = "") -> list[CompiledWheel]:
     """List the wheels in a registry, or those of one package; a missing repository has none."""
-    begin = f"{_PREFIX}{canonicalize_name(name)}-" if name else _PREFIX
+    prefix = f"{_PREFIX}{canonicalize_name(name)}-" if name else _PREFIX
     try:
-        tags = [tag for tag in repository.tags() if tag.startswith(begin)]
+        tags = [tag for tag in repository.tags() if tag.startswith(prefix)]
     except RegistryError as error:
         if error.name != NO_REPOSITORY:
             raise
         return []
-    found = (remote_wheel(repository, tag) for tag in sorted(tags))
-    return [wheel for wheel in found if wheel is not None]  # a tag may have been deleted since it was listed
+    wheels = (remote_wheel(repository, tag) for tag in sorted(tags))
+    return [wheel for wheel in wheels if wheel is not None]  # a tag may have been deleted since it was listed
 
 
 def remote_wheel(repository: Repository, tag: str) -> CompiledWheel | None:
@@ -208,14 +208,14 @@ def _compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
     kept = find(project.store, str(wheel.compiled))
     if kept is not None and kept.sha256 == wheel.sha256:
         return [str(kept.path)]
-    folders = local_wheels(IndexConfig.from_environment())
-    found = [str(path) for path in folders if path.name == wheel.file]
+    local_files = local_wheels(IndexConfig.from_environment())
+    paths = [str(path) for path in local_files if path.name == wheel.file]
     where = shared_at(project.matrix)
-    if not found and where is not None:
+    if not paths and where is not None:
         with Repository.open(where) as repository:
             offers = [offer for offer in remote_wheels(repository, wheel.name) if offer.sha256 == wheel.sha256]
-            found = [str(pull(repository, offer, project.store).path) for offer in offers[:1]]
-    return found
+            paths = [str(pull(repository, offer, project.store).path) for offer in offers[:1]]
+    return paths
 
 
 def _locked_keys(project: Project) -> set[str]:

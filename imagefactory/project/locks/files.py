@@ -183,8 +183,8 @@ class LockedWheel(Frozen):
     @property
     def not_installed(self) -> tuple[str, ...]:
         """The paths that the wheel has and the image does not get from it."""
-        left = (path for files in self.left_out for path in files.paths)
-        return tuple(sorted({*self.without, *left}))
+        left_out = (path for files in self.left_out for path in files.paths)
+        return tuple(sorted({*self.without, *left_out}))
 
     @property
     def installed_size(self) -> int:
@@ -267,8 +267,8 @@ class SourceLock(Lock):
     sources: tuple[LockedSource, ...] = ()
 
     def find(self, version: str, suffix: str) -> LockedSource | None:
-        found = (entry for entry in self.sources if entry.version == version and entry.file.endswith(suffix))
-        return next(found, None)
+        matching = (entry for entry in self.sources if entry.version == version and entry.file.endswith(suffix))
+        return next(matching, None)
 
 
 class ToolLock(Lock):

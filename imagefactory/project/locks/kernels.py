@@ -82,8 +82,8 @@ class SlimLock(Lock):
     wheels: tuple[SlimmedWheel, ...] = ()
 
     def find(self, sha256: str, chip: str, rule: int) -> SlimmedWheel | None:
-        wanted = (sha256, chip, rule)
-        return next((one for one in self.wheels if (one.sha256, one.chip, one.rule) == wanted), None)
+        identity = (sha256, chip, rule)
+        return next((wheel for wheel in self.wheels if (wheel.sha256, wheel.chip, wheel.rule) == identity), None)
 
 
 AUDIT_LABEL: Final = "imagefactory.audit"
@@ -152,11 +152,11 @@ def recorded_audit(lock: WheelLock, arch: Arch, record: KernelLock) -> Audit:
     """Judge the locked wheels by the record, without reading any wheel."""
     if arch.cubins is None or arch.capability is None:
         return Audit("not-applicable")
-    found = [(wheel, record.find(wheel.sha256)) for wheel in audited_wheels(lock, arch)]
-    missing = tuple(wheel.file for wheel, entry in found if entry is None)
-    if missing or not found:
+    records = [(wheel, record.find(wheel.sha256)) for wheel in audited_wheels(lock, arch)]
+    missing = tuple(wheel.file for wheel, entry in records if entry is None)
+    if missing or not records:
         return Audit("not-audited", missing=missing)
-    verdicts = verdicts_of([entry for _, entry in found if entry is not None], arch, lock.python)
+    verdicts = verdicts_of([entry for _, entry in records if entry is not None], arch, lock.python)
     return Audit("passed" if all(verdict.passes for verdict in verdicts) else "failed", verdicts)
 
 

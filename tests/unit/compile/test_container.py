@@ -25,7 +25,7 @@ def test_jobs_depend_on_cores_memory_and_the_request(cores: int, memory: float, 
 
 def test_more_compilers_than_fit_into_memory_are_refused() -> None:
     with raises("no-room") as caught:
-        jobs_for(BuildMachine(64, 24), COST, asked=8)
+        jobs_for(BuildMachine(64, 24), COST, requested=8)
     assert "24.0 GB are available; 8 x 5 GB are needed." in caught.value.why
     assert "--jobs 4" in caught.value.fix
     with raises("no-room", match="not enough memory for 1 compiler") as caught:

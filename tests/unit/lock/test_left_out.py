@@ -7,7 +7,7 @@ import pytest
 from imagefactory.compile.toolchain import check_all_locks
 from imagefactory.errors import Location
 from imagefactory.lock.drift import expected_locks
-from imagefactory.lock.wheel_contents import Found, WheelContents, leave_out
+from imagefactory.lock.wheel_contents import ReadWheel, WheelContents, leave_out
 from imagefactory.project.bases import LeaveOut
 from imagefactory.project.cells import leave_out_of
 from imagefactory.project.locks.files import LeftOutFiles, LeftOutWheel, WheelLock
@@ -23,7 +23,7 @@ SITE = "lib/python3.11/site-packages"
 WHY = "nobody opens it"
 
 
-def wheel(name: str, *files: str, needed_by: tuple[str, ...] = ("vllm",)) -> Found:
+def wheel(name: str, *files: str, needed_by: tuple[str, ...] = ("vllm",)) -> ReadWheel:
     paths = {path if path.startswith("bin/") else f"{SITE}/{path}": "0000abcd:100" for path in files}
     paths[f"{SITE}/{name}-1.0.dist-info/METADATA"] = "0000abcd:7"
     unpacked = 100 * len(files) + 7
