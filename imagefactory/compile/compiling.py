@@ -32,7 +32,7 @@ from imagefactory.store.progress import Say
 REMOTE: Final = "FACTORY_CCACHE_REMOTE"
 """The variable that names a server to share objects through, in the notation of ccache's remote_storage."""
 _STEP: Final = re.compile(r"\[(\d+)/(\d+)\]")  # what ninja prints for each step
-_KILLED: Final = 137
+_KILLED: Final = 137  # 128 + SIGKILL
 _DISK_FULL: Final = "No space left on device"
 
 
@@ -124,6 +124,7 @@ def _alone(folder: Path) -> AbstractContextManager[object]:
 def _run(project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, image: str) -> Ended:
     folder = job.folder(project.store)
     ccache = project.store.root / "ccache" / job.inputs.toolchain.removeprefix("sha256:")[:16]
+    # What an earlier run left there must not count as a result of this one.
     shutil.rmtree(folder / "out", ignore_errors=True)
     places = {
         folder / "src": "/factory/src",
@@ -183,6 +184,7 @@ def _environment(job: Job) -> dict[str, str]:
         # Without it, vLLM's setup.py silently continues if one of the files is missing.
         variables["VLLM_REQUIRE_RUST_FRONTEND"] = "1"
     return {
+        # ccache's default, a compiler's time and size, says nothing of the rest of the toolchain.
         "CCACHE_COMPILERCHECK": f"string:{job.inputs.toolchain}",
         "CCACHE_DIR": "/ccache",
         "CCACHE_NOHASHDIR": "1",
@@ -208,6 +210,7 @@ def _missing(job: Job, out: Path) -> str:
 
 def _finish(project: CompileProject, job: Job, folder: Path) -> Compiled:
     wheel = _finished_wheel(project, job, folder / "out")
+    # Judged before it is kept: locks adopt what the wheelhouse has.
     audited = audit(project, str(wheel), job.request.arch)
     refuse_failing(wheel.name, audited.verdicts)
     refuse_other_chips(audited.grafted, audited.verdicts, job.request.arch)
@@ -251,6 +254,7 @@ def _failed(ended: Ended, log: Path, jobs: int) -> Exception:
         "compile-failed",
         "The compile failed.",
         where=log,
+        # Indented like the first line, which follows `  why:   `.
         why="\n         ".join(line[:400] for line in ended.telling),
         fix=f"A compiler was killed, most likely for lack of memory: run again with fewer than {jobs} (`--jobs`)."
         if killed

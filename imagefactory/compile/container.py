@@ -71,7 +71,7 @@ def run(
             environment=dict(environment),
             labels={LABEL: key},
             network_mode=network,
-            user=f"{os.getuid()}:{os.getgid()}",
+            user=f"{os.getuid()}:{os.getgid()}",  # the user owns what it writes
             volumes={
                 str(mount.folder): {"bind": mount.place, "mode": "ro" if mount.read_only else "rw"} for mount in mounts
             },
@@ -164,7 +164,7 @@ def _available_memory() -> int:
     try:
         for line in _MEMINFO.read_text("ascii").splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return int(line.split()[1]) * 1024  # what it calls kB are KiB (proc_meminfo(5))
     except OSError:
         pass
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -196,6 +196,7 @@ def without_search_path(data: bytes) -> bytes:
     size, start = dynamic["sh_entsize"], dynamic["sh_offset"]
     entries = [data[start + number * size : start + (number + 1) * size] for number in range(len(names))]
     kept = [entry for entry, name in zip(entries, names, strict=True) if name not in _SEARCH_PATHS]
+    # The section keeps its size, so that no offset in the file changes.
     filled = b"".join(kept).ljust(len(entries) * size, b"\0")  # DT_NULL is all zeros
     return data[:start] + filled + data[start + len(filled) :]
 
@@ -205,7 +206,7 @@ def _dynamic(elf: ELFFile) -> DynamicSection:
     return section
 
 
-_LEVEL: Final = 6
+_LEVEL: Final = 6  # of libdeflate; another one changes the bytes of every wheel
 _DATE: Final = (1980, 1, 2, 0, 0, 0)  # the day before is too early for zip in some time zones
 
 
@@ -213,6 +214,7 @@ def _add(archive: ZipFile, name: str, data: bytes, *, executable: bool = False) 
     """Add a file to a zip without anything that differs between machines; return its row for RECORD."""
     packed = bytes(deflate.deflate_compress(data, _LEVEL))
     entry = ZipInfo(name, _DATE)
+    # The upper half is the Unix mode; 0o100000 stands for a regular file.
     entry.external_attr = (0o100755 if executable else 0o100644) << 16
     entry.compress_type, entry.CRC = ZIP_DEFLATED, zlib.crc32(data)
     entry.compress_size, entry.file_size = len(packed), len(data)
@@ -220,8 +222,10 @@ def _add(archive: ZipFile, name: str, data: bytes, *, executable: bool = False) 
     file = archive.fp
     assert file is not None  # noqa: S101 - the archive is open
     entry.header_offset = file.tell()
+    # Without ZIP64, which zipfile wants above 2 GiB: it raises for such a file.
     file.write(entry.FileHeader(zip64=False) + packed)
     archive.filelist.append(entry)
+    # Closing the archive writes the central directory there.
     archive.start_dir = file.tell()
     return name, record_hash(sha256_of(data)), len(data)
 
@@ -252,17 +256,20 @@ def repack(
         new[f"{old_info}/WHEEL"] = _with_tag(archive.read(f"{old_info}/WHEEL"), tag)
         infos = [entry for entry in archive.infolist() if not entry.is_dir() and entry.filename != f"{old_info}/RECORD"]
         rows = []
+        # Sorted, for the same bytes everywhere; dist-info comes last, as PEP 427 recommends.
         for entry in sorted(infos, key=lambda entry: (entry.filename.startswith(f"{old_info}/"), entry.filename)):
             path = entry.filename
             renamed = f"{info}/{path.partition('/')[2]}" if path.startswith(f"{old_info}/") else path
             data = new[path] if path in new else archive.read(entry)
             rows.append(_add(made, renamed, data, executable=bool((entry.external_attr >> 16) & 0o111)))
         rows += [_add(made, f"{info}/{path}", data) for path, data in sorted((added or {}).items())]
+        # RECORD has the hashes of all other files.
         _add(made, f"{info}/RECORD", record_text(rows, f"{info}/RECORD"))
     return target
 
 
 def _with_version(metadata: bytes, version: str) -> bytes:
+    # The fields end at the first blank line; the description below may have any text.
     head, blank, rest = metadata.partition(b"\n\n")
     return re.sub(rb"(?m)^Version: .*$", b"Version: " + version.encode(), head, count=1) + blank + rest
 

@@ -23,6 +23,7 @@ from images.shipped.mods.manifest import Mod, Variant
 
 SCRIPTS: Final = "images/compile"
 Published = LockedWheel | LockedSource
+# What the scripts of images/compile give to compilers and linkers, in the key of every result.
 _FLAGS: Final = ("-Wl,--build-id=none,-s", "-frandom-seed=<output>", "CMAKE_BUILD_TYPE=Release")
 
 
@@ -166,6 +167,7 @@ def _inputs(
     left_out: Sequence[str] = (),
 ) -> CompileInputs:
     """Collect what determines the wheel: beside its sources, also our scripts and the compilers."""
+    # Sorted, since a file system lists them in any order, and the key must not depend on it.
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
     return CompileInputs(
         name=name,

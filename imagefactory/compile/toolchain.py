@@ -179,6 +179,7 @@ def make_toolchain_locks(
         sdist = locked_vllm(project, version.release or project.settings.nearest(version))
         indexes = Indexes(IndexConfig.from_environment())
         source = ReleaseSource(sdist, indexes, project.store)
+        # First, since its build requirements are among those of the compilers.
         yield _lock_flashinfer(project, vllm, source, indexes, say)
         flashinfer = ReleaseSource(locked_flashinfer(project, vllm), indexes, project.store)
         requires = [

@@ -205,7 +205,7 @@ def _fit(lines: list[str], old: list[str], expected: int, start: int) -> int | N
     if not old[-1].endswith("\n"):
         last = len(lines) - len(old)
         return last if last >= start and lines[last:] == old else None
-    # As texts, which are searched in linear time.
+    # As texts, which are searched in linear time; the line feed ahead makes a match begin with a line.
     text, old_text = "\n" + "".join(lines[start:]), "\n" + "".join(old)
     at = text.find(old_text)
     once = at >= 0 and text.find(old_text, at + 1) < 0

@@ -28,7 +28,7 @@ from images.shipped.mods.manifest import (
 )
 from images.shipped.values import Condition
 
-_REASON = 300
+_REASON = 300  # the most characters of a reason in mod.yaml
 UNKNOWN: Final = "NOASSERTION"  # what SPDX calls a licence that nobody has looked for
 
 

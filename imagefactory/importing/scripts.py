@@ -32,6 +32,7 @@ from imagefactory.store.signals import ending_in_order
 from images.shipped.mods.manifest import IMAGE_FILES
 
 LABEL: Final = "imagefactory.import"
+# Where scripts for vLLM's own images expect packages.
 PACKAGES: Final = "usr/local/lib/python3.12/dist-packages"
 WORKSPACE: Final = "workspace"
 SECONDS: Final = 300  # the time that a script gets
@@ -41,7 +42,7 @@ _PROCESSES: Final = 128
 _MEMORY: Final = "2g"  # with the space below, which is memory too
 _SPACE: Final = {f"/{PACKAGES}": "512m", f"/{WORKSPACE}": "64m", "/tmp": "512m"}  # noqa: S108 - of the container
 _MOST_OUTPUT: Final = "32m"
-_NOBODY: Final = 65534
+_NOBODY: Final = 65534  # in place of root, which no script runs as
 _KILLED: Final = (124, 137)  # by `timeout`, or for memory
 _SHOWN_LINES, _SHOWN = 3, 300
 
@@ -140,7 +141,7 @@ def _run(image: str, script: ScriptRun, folder: Path, seconds: float) -> Ran:
             security_opt=["no-new-privileges"],
             pids_limit=_PROCESSES,
             mem_limit=_MEMORY,
-            memswap_limit=_MEMORY,
+            memswap_limit=_MEMORY,  # of memory and swap together: no swap
             # Not json-file, which turns bytes that are not UTF-8 into others.
             log_config=LogConfig(type="local", config={"max-size": _MOST_OUTPUT, "max-file": "1", "compress": "false"}),
             tmpfs=space,

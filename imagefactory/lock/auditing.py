@@ -39,7 +39,7 @@ from imagefactory.store.http import new_session
 _PACKAGES = tuple(dict.fromkeys(glob for server in SERVERS.values() for glob in server.kernel_files))
 """Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
 _LIBRARY = re.compile(r"\.so(\.|$)")
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes that are read at a time
 _BEGINNING = 64  # code of any format, compressed or not, has something other than zeros there
 
 
@@ -106,7 +106,7 @@ def _codes(library: Path) -> Iterator[tuple[str, str]]:
                 yield "ptx", f"sm_{code.chip}{code.suffix}"
 
 
-FACTS = "kernels-2"
+FACTS = "kernels-2"  # a new number when the same library would be read differently
 
 
 def open_subject(project: Project, name: str) -> tuple[str, Iterable[GpuLibrary], frozenset[str]]:

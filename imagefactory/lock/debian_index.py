@@ -80,6 +80,7 @@ def read_index(
         count = 0
         for package in packages:
             count += 1
+            # 0~ comes before any version: a tilde sorts before the end (deb-version(7)).
             if archive == "security" and Version(security.get(package.name, "0~")) < Version(package.version):
                 security[package.name] = package.version
             highest = best.get(package.name)
@@ -188,10 +189,11 @@ def _signed_at(release: Release) -> datetime:
 
 def _why_outdated(release: Release, after: str) -> str:
     """Return why an index is not current; empty if it is. `after` is when the index of the lock was signed."""
+    # A stable release has no Valid-Until; there, only the date of the lock tells an old index.
     expires = release.get("Valid-Until")
     if expires and parsedate_to_datetime(expires) < datetime.now(UTC):
         return f"it expired on {expires}"
-    signed = _signed_at(release).strftime(SNAPSHOT_DATE)
+    signed = _signed_at(release).strftime(SNAPSHOT_DATE)  # texts of this form sort by time
     return f"it was signed {signed}, before that of the lock, {after}" if signed < after else ""
 
 
@@ -240,7 +242,7 @@ def _parse_packages(text: bytes, archive: Archive, architecture: str) -> Iterato
             file=fields["Filename"],
             sha256=fields["SHA256"],
             size=int(fields["Size"]),
-            unpacked=int(fields.get("Installed-Size", "0")) * 1024,
+            unpacked=int(fields.get("Installed-Size", "0")) * 1024,  # in KiB (Debian policy 5.6.20)
             priority=fields.get("Priority", "optional"),
             depends=", ".join(filter(None, (fields.get("Pre-Depends"), fields.get("Depends")))),
             provides=fields.get("Provides", ""),

@@ -45,7 +45,7 @@ def expected_locks(project: Project) -> list[Expected]:
         ModelLock: models_made_from(matrix),
         SourceLock: sources_made_from(matrix),
         ToolLock: tools_made_from(matrix),
-        KernelLock: {},
+        KernelLock: {},  # made from the wheel locks: _disagreements compares their wheels
     }
     expected = [Expected(kind.path(locks), kind, parts, required=True) for kind, parts in single.items()]
     expected += [
@@ -119,6 +119,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
 
 
 def version_checksum(version: ServerVersion, arch: str = "") -> Sha256:
+    # What is compiled for other archs leaves the lock of this one alone.
     return checksum(_settings(version) | {"compile": choice_for(version.compile, arch)})
 
 
@@ -143,6 +144,7 @@ def tools_made_from(matrix: Matrix) -> MadeFrom:
 
 
 def _settings(part: BaseModel, *names: str) -> dict[str, object]:
+    # Without defaults: a new setting changes no checksum of what does not use it.
     return part.model_dump(mode="json", include=set(names) or None, exclude_defaults=True)
 
 

@@ -47,11 +47,13 @@ class FlagLock(Lock):
 
     def refused(self, command: Sequence[str], variables: Iterable[str]) -> Iterator[str]:
         """Yield what the server does not know of a command and of the variables beside it."""
+        # The `--` behind the last word shows that a flag there has no value, as any other flag does.
         for word, following in pairwise([*command, "--"]):
             flag, equals, value = word.partition("=")
             if not flag.startswith("--"):
                 continue
             spelled = flag if flag in self.flags else flag.replace("_", "-")
+            # argparse.BooleanOptionalAction gives every switch a second flag, --no-NAME.
             off = f"--{spelled.removeprefix('--no-')}"
             spelled = off if spelled not in self.flags and off in self.switches else spelled
             value = value if equals else following

@@ -43,6 +43,7 @@ def lock_archive(kind: str, project: str, release: str, indexes: Indexes, why: s
             why=why,
             fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`).",
         )
+    # The same one, in whatever order an index lists them.
     offer = min(offers, key=lambda offer: offer.file)
     with new_session() as session:
         size = offer.local.stat().st_size if offer.local else RangeFile(offer.url, session).size

@@ -73,6 +73,7 @@ def make_locks(
     locks = {(cell.version, cell.arch, cell.platform): cell for cell in cells}
     for cell in locks.values():
         yield _make_wheel_lock(project, cell, upgrade, wheels, say)
+    # After the wheel locks, which say whose kernels to inspect.
     yield _make_kernel_lock(project, say)
     yield _make_source_lock(project, say)
     yield _make_tool_lock(project, say)

@@ -45,6 +45,7 @@ class DebianMirrors:
         """Return the mirrors that the user names, else those that the host's apt uses."""
         named = os.environ.get("FACTORY_DEBIAN_MIRROR", "").rstrip("/")
         if named:
+            # Mirrors have the two archives side by side, as Debian's own do: /debian and /debian-security.
             security = os.environ.get("FACTORY_DEBIAN_SECURITY_MIRROR", "").rstrip("/") or f"{named}-security"
             return cls(main=(named,), security=(security,))
         offers = list(read_apt_sources(apt))
@@ -122,6 +123,7 @@ def _download(url: str) -> bytes | None:
     else:
         if answer.ok:
             return answer.body
+        # The mirror lacks the file; another one may have it.
         if answer.status < _SERVER_ERROR and judge(answer) is None:
             return None
         why = f"it answered {answer.status_line}"

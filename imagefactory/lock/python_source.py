@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 Read = Callable[[str], str | None]  # returns the text of a file, or None if there is none
-DEPTH = 20
+DEPTH = 20  # how many names and expressions lead to a value at most
 WRAPPERS = ("list", "set", "sorted", "tuple", "get_args", "frozenset")
 TRANSPARENT = ("Optional", "Union", "SkipValidation", "list", "List", "tuple", "set")
 

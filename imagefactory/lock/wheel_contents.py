@@ -30,7 +30,8 @@ from imagefactory.store.index_config import redact
 from imagefactory.store.indexes import WheelLocation
 from images.shipped.yamlfile import read_yaml
 
-FACTS = "wheel-contents-1"
+FACTS = "wheel-contents-1"  # a new number when records mean something else: old ones are then ignored
+# What zipfile raises for broken, encrypted and unsupported members, and installer for entry points.
 _DAMAGED = (
     *(BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError),
     *(zlib.error, configparser.Error, AssertionError),

@@ -29,9 +29,10 @@ from imagefactory.store.index_config import IndexConfig, environment_for_uv, red
 from imagefactory.store.indexes import Indexes, WheelLocation, local_label, local_wheels, reachable
 from imagefactory.store.progress import Say
 
-PARALLEL = 16
-_OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
+PARALLEL = 16  # wheels whose directories are read at once; that is mostly waiting for the network
+_OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}  # minor versions: manylinux1 (PEP 513), on Arm manylinux2014 (PEP 599)
 _UV_KNOWS = 40  # the newest minor version of glibc that uv knows; no wheels exist for newer ones yet
+# The names of tags before PEP 600, by the minor version of glibc.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
 _DECIDING = re.compile(
@@ -168,8 +169,10 @@ def _resolve(
         left_out = [f"{name} ; python_version < '3'" for name in request.arch.without]
         overrides.write_text("".join(f"{line}\n" for line in (*left_out, *request.overrides)))
         kept = [f"{wheel.name}=={wheel.version}\n" for wheel in keep if wheel.name not in compiled]
+        # uv prefers the versions that its output file has already.
         pins.write_text("".join(kept))
         glibc = min(int(request.base.glibc.split(".")[1]), _UV_KNOWS)
+        # Wheels only: to learn what an sdist requires, uv would run its code on this machine.
         command: list[str] = [
             find_uv_bin(), "pip", "compile", str(inputs), "--output-file", str(pins),
             "--only-binary", ":all:", "--no-header", "--no-config",
@@ -207,7 +210,7 @@ def tag_ranks(base: Base, platform: str) -> dict[Tag, int]:
         platforms.append(f"manylinux_2_{minor}_{machine}")
         if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
             platforms.append(f"{_LEGACY[minor]}_{machine}")
-    platforms.append(f"linux_{machine}")
+    platforms.append(f"linux_{machine}")  # last, since it promises no glibc
     version, interpreter = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
     tags = [
         *cpython_tags(version, abis=[interpreter], platforms=platforms),
@@ -235,6 +238,7 @@ def choose_file(
         if ranks and not location.sha256 and not location.local:
             unhashed.append(location.file)
         elif ranks:
+            # Of files with the same tag, the highest build number comes first (PEP 427).
             fitting.append((min(ranks), -build[0] if build else 0, location.file, location))
     if fitting:
         # min() returns the first of equals, so the preferred source of the same file wins.

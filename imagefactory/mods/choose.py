@@ -117,4 +117,5 @@ def _needed(matrix: Matrix, cell: Cell, mod: Mod) -> bool:
 
 
 def _ordered(chosen: Iterable[tuple[Mod, Variant]]) -> tuple[tuple[Mod, Variant], ...]:
+    # By name: neither the order of a list nor that of folders changes an image.
     return tuple(sorted(chosen, key=lambda pair: pair[0].name))

@@ -68,7 +68,7 @@ def check_mods(
         refuse_unknown_version(project.matrix, name)
     checked = versions or (releases(project.matrix) if folder is None else ["nightly"])
     trees = Trees(project, folder)
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(8) as pool:  # what takes time are requests for parts of wheels
         futures = [pool.submit(_check, project.matrix, mod, name, trees) for mod in mods for name in checked]
         return [future.result() for future in futures]
 
@@ -214,7 +214,7 @@ def read_table(text: str) -> Mapping[tuple[str, str], ModResult]:
         reasons |= {(match[1], version): match[3] for version in match[2].split(", ")}
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     table: dict[tuple[str, str], ModResult] = {}
-    for link, *cells in rows[2:]:
+    for link, *cells in rows[2:]:  # below the header and its rule
         name = link.partition("]")[0].removeprefix("[")
         for version, cell in zip(rows[0][1:], cells, strict=False):
             status, _, since = cell.partition(" since ")

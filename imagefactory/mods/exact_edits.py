@@ -15,7 +15,8 @@ from images.shipped.mods.manifest import UNPARSABLE, Check, Edit
 
 _TELLING = 12  # how many characters an anchor needs, apart from spaces
 _WIDEST = 80  # how many lines an anchor may take from around a change
-_MOST_PAIRS = 200_000  # of equal lines on the two sides, apart from lines that are everywhere
+# Of equal lines on the two sides, which the matcher's time grows with, apart from lines that are everywhere.
+_MOST_PAIRS = 200_000
 MOST_EDITS, LARGEST = 200, 1024**2  # the most changes of a file, and its most characters
 
 

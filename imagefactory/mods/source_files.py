@@ -23,7 +23,7 @@ from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, Mod, Stage, Variant
 from images.shipped.mods.text import decoded, read_text
 
-FACTS = "source-files-2"
+FACTS = "source-files-2"  # a new number when the same file would be read differently
 
 
 class FolderSource:
@@ -110,6 +110,7 @@ class ReleaseSource:
         """Download the sdist, since a tar.gz cannot be read in parts."""
         local = self.archive()
         with tarfile.open(local) as archive:
+            # Without the folder NAME-VERSION, which everything in an sdist is below.
             members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
 
         def read(path: str) -> str | None:

@@ -31,7 +31,7 @@ from images.shipped.values import Condition, Distribution, Name, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
 
 Platform = Literal["linux/arm64", "linux/amd64"]
-Severity = Literal["critical", "high", "medium", "low"]
+Severity = Literal["critical", "high", "medium", "low"]  # worst first: VulnerabilityRules goes by the order
 SmokeLevel = Literal["static", "container", "serve", "gpu"]
 ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]

@@ -28,7 +28,7 @@ from imagefactory.store.digests import Sha256, checksum, file_sha256, parse_json
 MACHINES: Final = {"linux/arm64": ("aarch64", 183), "linux/amd64": ("x86_64", 62)}
 """The machine of each platform in wheel tags and in ELF headers (e_machine)."""
 _ELF: Final = b"\x7fELF"
-_E_MACHINE: Final = 18
+_E_MACHINE: Final = 18  # its offset, behind e_ident (16 bytes) and e_type (2); both platforms are little-endian
 
 
 def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
@@ -105,7 +105,7 @@ def _wrong(wheel: Path, what: str, why: str) -> InputError:
 
 
 CompiledKind = Literal["whole", "graft"]
-FORMAT: Final = 1
+FORMAT: Final = 1  # part of every key: another number gives all wheels new keys
 _RECORD = "inputs.json"
 
 
@@ -214,6 +214,7 @@ def _read(record: Path) -> KeptWheel:
         raise _damaged(record, f"The record cannot be read: {type(error).__name__}.") from None
     if inputs.key != record.parent.name:
         raise _damaged(record, "Its inputs give another key than the folder's name.")
+    # Only the size: a listing would otherwise hash every wheel; refuse_damaged does so for the one that is used.
     if not path.is_file() or path.stat().st_size != kept.size:
         raise _damaged(path, f"It is missing, or does not have {kept.size} bytes.")
     return kept

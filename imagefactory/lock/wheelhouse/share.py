@@ -40,7 +40,7 @@ NOT_SHARED: Final = (
     "Name the registry that it was pushed to (FACTORY_REGISTRY), or put it into a folder that PIP_FIND_LINKS names. "
     "A new compile gives a new file: lock that with `./inv lock --upgrade`."
 )
-_KEY_IN_TAG: Final = 16
+_KEY_IN_TAG: Final = 16  # digits of the key; a tag has at most 128 characters (OCI distribution spec)
 
 
 def shared_at(matrix: Matrix) -> str | None:
@@ -71,6 +71,7 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
         INPUTS: canonical_json(wheel.inputs.as_json()).decode(),
     }
     body = upload_artifact(repository, ARTIFACT_TYPE, [payload], annotations=annotations)
+    # The manifest and its tag come last: whoever sees them finds all that they name.
     repository.put_manifest(body, MANIFEST_TYPE, tag)
     return "pushed"
 

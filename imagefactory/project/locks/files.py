@@ -79,6 +79,7 @@ class Lock(Frozen):
 
     def content_checksum(self) -> Sha256:
         """Hash everything that the file says except the checksum itself."""
+        # Without defaults: a new field changes no checksum of locks that do not use it.
         return checksum(self.model_dump(mode="json", exclude={"integrity"}, exclude_defaults=True))
 
     @classmethod
@@ -113,6 +114,7 @@ class Lock(Frozen):
         """Write the lock atomically; return whether the file changed."""
         sealed = self.model_copy(update={"integrity": self.content_checksum()})
         data = sealed.model_dump(mode="json", exclude_defaults=True)
+        # The format is a default, which `data` lacks; readers find both at the top.
         data = {"format": self.format, "integrity": sealed.integrity, **data}
         text = f"# {self.header}\n# Made by `./inv {self.maker}`; do not edit.\n" + tomli_w.dumps(data)
         if path.exists() and path.read_text("utf-8") == text:

@@ -179,7 +179,7 @@ def judge(library: str, kernels: GpuCode, arch: Arch, python: str = "") -> Kerne
     if policy is None or capability is None or not (kernels.cubins or kernels.ptx):
         return None
     accepted = [sm for sm in policy.accept if sm in kernels.cubins]
-    special = [sm for sm in accepted if sm[-1] in "af"]
+    special = [sm for sm in accepted if sm[-1] in "af"]  # a: for one chip alone; f: for its family
     refused = [sm for sm in policy.refuse if sm in kernels.cubins]
     holds_fp4 = kernels.fp4 and any(fnmatchcase(library, pattern) for pattern in policy.fp4)
     usable = [sm for sm in kernels.ptx if _runs_by_jit(sm, capability)]
@@ -190,6 +190,7 @@ def judge(library: str, kernels: GpuCode, arch: Arch, python: str = "") -> Kerne
             "other Python",
             f"Python {python} does not import what is made for {'.'.join(made_for.groups())}",
         )
+    # Before what is accepted: a library may have plain kernels beside special ones that do not load.
     elif refused and not special:
         why = f"its special kernels are {_counts(kernels, refused)} only, which do not load on {capability}"
     elif holds_fp4 and not special:

@@ -15,7 +15,7 @@ from imagefactory.project.served_model import Drafter
 from imagefactory.project.server_versions import TITLES, ServerVersion
 
 SettingKind = Literal["text", "path", "whole", "fraction", "switch", "choice", "counts", "list", "flags", "secret"]
-MOST = 2**31 - 1
+MOST = 2**31 - 1  # the largest signed number of 32 bits
 KEY_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE")  # the API key of any server
 
 
