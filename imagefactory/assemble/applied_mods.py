@@ -49,16 +49,16 @@ class AppliedMods:
 def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
     """Apply the mods of layers; one that does not fit raises an error."""
     project, result = downloads.inputs.project, AppliedMods()
-    wheel = cache(partial(_installed_wheel, downloads))
+    wheel = cache(partial(_installed_wheel, downloads))  # every layer applies its whole chain of mods again
     for layer in layers:
         settings = layer.settings.mods if isinstance(layer, BytecodeLayer) else layer.settings
         if not isinstance(settings, ModSettings):
             continue
         environment = Environment(venv=settings.venv, python=settings.python)
-        inputs = {item.name: item for item in layer.inputs}
+        inputs = {file.name: file for file in layer.inputs}
         trees = {
-            distribution: wheel(inputs[file], environment, settings.without.get(file, ()), settings.slim)
-            for distribution, file in settings.wheels.items()
+            distribution: wheel(inputs[name], environment, settings.without.get(name, ()), settings.slim)
+            for distribution, name in settings.wheels.items()
         }
         applied = apply_chain([_find_mod(project, link) for link in settings.chain], trees)
         if isinstance(layer, ModLayer):
@@ -75,7 +75,7 @@ def refuse_foreign_files(added: Iterable[tuple[ModLayer, Applied]], downloads: D
     inputs = downloads.inputs
     locks = {inputs.project.wheel_lock_path(cell): inputs.project.wheel_lock(cell) for cell in inputs.cells}
     for layer, applied in added:
-        changed = {item.sha256 for item in layer.inputs}
+        changed = {wheel.sha256 for wheel in layer.inputs}
         for lock in locks.values():
             if changed <= {wheel.sha256 for wheel in lock.wheels}:
                 for wheel, paths in _installed(lock, changed, downloads):
@@ -86,10 +86,10 @@ def _installed(
     lock: WheelLock, changed: Container[Sha256], downloads: Downloads
 ) -> Iterator[tuple[LockedWheel, list[str]]]:
     """List what the wheels of a lock that no mod changes install below site-packages."""
-    others = [wheel for wheel in lock.wheels if wheel.sha256 not in changed]
-    files = downloads.get(map(downloads.inputs.wheel, others))
+    unchanged = [wheel for wheel in lock.wheels if wheel.sha256 not in changed]
+    files = downloads.get(map(downloads.inputs.wheel, unchanged))
     site = f"lib/python{lock.python}/site-packages/"
-    for wheel in others:
+    for wheel in unchanged:
         with ZipFile(files[wheel.sha256]) as archive:
             members = [info.filename for info in archive.infolist() if not info.is_dir()]
         paths = [installed_path(name, distribution=wheel.name, python=lock.python) for name in members]
@@ -99,19 +99,19 @@ def _installed(
 def _find_mod(project: Project, link: ModLink) -> tuple[Mod, Variant]:
     """Find a mod in the checkout: unlike the plan's copy, it knows its lines, which errors name."""
     mod = project.mods[link.manifest["name"]]
-    [variant] = [one for one in mod.manifest.variants if mod.data(one) == link.model_dump()]
+    [variant] = [variant for variant in mod.manifest.variants if mod.data(variant) == link.model_dump()]
     return mod, variant
 
 
 def _installed_wheel(
-    downloads: Downloads, item: Input, environment: Environment, without: Sequence[str], slim: SlimSettings | None
+    downloads: Downloads, wheel: Input, environment: Environment, without: Sequence[str], slim: SlimSettings | None
 ) -> InstalledWheel:
-    [path] = downloads.get([downloads.inputs.locate(item)]).values()
+    [path] = downloads.get([downloads.inputs.locate(wheel)]).values()
     slimmer = None
     if slim is not None:
-        record = downloads.inputs.project.slim_lock.find(item.sha256, slim.chip, slim.rule)
-        slimmer = Slimmer(item, slim, record, believed=record is not None)
-    return InstalledWheel(path, item.name, environment, without, slimmer)
+        record = downloads.inputs.project.slim_lock.find(wheel.sha256, slim.chip, slim.rule)
+        slimmer = Slimmer(wheel, slim, record, believed=record is not None)
+    return InstalledWheel(path, wheel.name, environment, without, slimmer)
 
 
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
@@ -161,6 +161,7 @@ def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, Insta
     for distribution, group in groups.items():
         applied += apply_group(group, trees[distribution].read)
     _refuse_unsafe(applied, trees)
+    # In the order of the chain again: the last is the mod whose layer this is.
     order = [mod.name for mod, _ in chosen]
     return sorted(applied, key=lambda result: order.index(result.mod.name))
 
@@ -207,13 +208,13 @@ def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel])
 
 def modules_of(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> tuple[Entry, ...]:
     """List the Python files below site-packages that mods change or add, as the last of them leaves each."""
-    found: dict[ImagePath, Entry] = {}
+    modules: dict[ImagePath, Entry] = {}
     for result in applied:
         for path, text in result.files.items():
             if path.endswith(".py") and not path.startswith(IMAGE_FILES):
                 place = image_path(path, trees[result.mod.manifest.distribution].site)
-                found[place] = _file(place, text.encode())
-    return tuple(found.values())
+                modules[place] = _file(place, text.encode())
+    return tuple(modules.values())
 
 
 def image_path(path: str, site: str) -> ImagePath:

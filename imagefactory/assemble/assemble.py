@@ -99,24 +99,26 @@ def _build(run: BuildRun, missing: Sequence[Layer]) -> dict[Sha256, Blob]:
     store = run.project.store
     slimmed = run.project.slim_lock.wheels if run.known is not None else ()
     inputs = LayerInputs(run.project, [plan.cell for plan in run.plans])
+    # The wheels of mods come first, because mods are applied before any layer is built; then the largest layers.
     ordered = sorted(missing, key=lambda layer: (not isinstance(layer, ModLayer), -layer.unpacked))
     with Downloads(inputs, ordered, run.watch) as downloads:
         mods = apply_mods(missing, downloads)
 
         def work_of(layer: Layer) -> LayerWork:
-            hashes = {item.sha256 for item in layer.inputs}
+            hashes = {file.sha256 for file in layer.inputs}
             return LayerWork(
                 layer,
                 {sha256: store.download(sha256) for sha256 in hashes},
                 run.known.blob(layer.key) if run.known is not None else None,
                 mods.files.get(layer.key, ()),
                 tuple((deb, store.download(deb.sha256)) for deb in inputs.python_of(layer)),
-                tuple(one for one in slimmed if one.sha256 in hashes),
+                tuple(record for record in slimmed if record.sha256 in hashes),
             )
 
         def made(layers: Iterable[Layer]) -> dict[Sha256, Blob]:
             return build_layers(map(work_of, layers), store, run.watch, waits=downloads.of, workers=run.workers)
 
+        # Layers of mods come last: the check before them reads every wheel of the image.
         built = made(layer for layer in missing if not isinstance(layer, ModLayer))
         refuse_foreign_files(mods.added, downloads)
         built |= made(layer for layer in missing if isinstance(layer, ModLayer))
@@ -128,9 +130,9 @@ def _build(run: BuildRun, missing: Sequence[Layer]) -> dict[Sha256, Blob]:
 def _record(project: Project, known: KnownLayers, built: Sequence[Built], blobs: Mapping[Sha256, Blob]) -> None:
     """Record the new layers; if that fails, say that the images themselves are not lost."""
     try:
-        remember(project, known, [one.plan for one in built], blobs)
+        remember(project, known, [build.plan for build in built], blobs)
     except (OSError, MachineError) as error:
-        images = ", ".join(f"{one.image.digest} in {one.layout.folder}" for one in built)
+        images = ", ".join(f"{build.image.digest} in {build.layout.folder}" for build in built)
         reason = error.why if isinstance(error, MachineError) else error.strerror or str(error)
         raise LockError(
             "record-not-written",

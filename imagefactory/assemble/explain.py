@@ -34,50 +34,50 @@ class Ownership:
 
 def explain(project: Project, cell: Cell, path: str) -> Ownership:
     """Find the topmost layer that has a path, and the package that the path came from."""
-    wanted = path.strip("/")
-    known: set[str] = set()
+    path = path.strip("/")
+    paths: set[str] = set()
     built = False
     for layer in reversed(make_plan(project, cell).layers):
         owners = read_owners(layer.key, project.store)
         built |= bool(owners)
-        known |= owners.keys()
-        if wanted in owners:
-            return _ownership(project, cell, wanted, layer, owners[wanted])
-    left_out = _left_out(project, cell, wanted)
+        paths |= owners.keys()
+        if path in owners:
+            return _ownership(project, cell, path, layer, owners[path])
+    left_out = _left_out(project, cell, path)
     if left_out is not None:
         return left_out
     raise UsageError(
         "path-not-in-image",
-        f"Nothing in {cell} owns /{wanted}.",
+        f"Nothing in {cell} owns /{path}.",
         where=str(cell),
         why="No layer that was built here has this path." if built else "The image has not been built here.",
-        fix=_nearest(wanted, known) if built else f"Run `./inv build --target {cell}` first.",
+        fix=_nearest(path, paths) if built else f"Run `./inv build --target {cell}` first.",
     )
 
 
 def _left_out(project: Project, cell: Cell, path: str) -> Ownership | None:
     """Find a path among those that matrix.yaml leaves out; of a whole wheel, if its paths were seen on this machine."""
     lock, inside = project.wheel_lock(cell), path.removeprefix(f"{VENV}/")
-    found: list[tuple[LockedWheel, str]] = [
-        (wheel, one.reason) for wheel in lock.wheels for one in wheel.left_out if inside in one.paths
+    matches: list[tuple[LockedWheel, str]] = [
+        (wheel, files.reason) for wheel in lock.wheels for files in wheel.left_out if inside in files.paths
     ]
     for whole in lock.left_out:
         contents = recorded_contents(whole.sha256, python=lock.python, store=project.store)
-        found += [(whole, whole.reason)] if contents and inside in contents.paths else []
-    for wheel, reason in found:
+        matches += [(whole, whole.reason)] if contents and inside in contents.paths else []
+    for wheel, reason in matches:
         where = project.wheel_lock_path(cell)
         return Ownership(path, None, wheel.file, where, wheel.version, wheel.needed_by, left_out=reason)
     return None
 
 
-def _nearest(wanted: str, known: Iterable[str]) -> str:
+def _nearest(missing: str, paths: Iterable[str]) -> str:
     """Suggest a path: a file in this folder, the same name elsewhere, or a similar name nearby."""
-    inside = min((path for path in known if path.startswith(f"{wanted}/")), default=None)
+    inside = min((path for path in paths if path.startswith(f"{missing}/")), default=None)
     if inside is not None:
         return f"Only files have an owner; name a file, such as /{inside}."
-    folder, _, name = wanted.rpartition("/")
-    namesakes = sorted(path for path in known if path.rpartition("/")[2] == name)
-    siblings = {path.rpartition("/")[2]: path for path in known if path.rpartition("/")[0] == folder}
+    folder, _, name = missing.rpartition("/")
+    namesakes = sorted(path for path in paths if path.rpartition("/")[2] == name)
+    siblings = {path.rpartition("/")[2]: path for path in paths if path.rpartition("/")[0] == folder}
     near = namesakes or [siblings[name] for name in get_close_matches(name, siblings, n=3)]
     return f"Did you mean {' or '.join(f'/{path}' for path in near[:3])}?" if near else "Check the spelling."
 

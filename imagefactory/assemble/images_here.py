@@ -33,7 +33,7 @@ def built_layouts(project: Project, targets: Sequence[str], *, one: bool = False
     """Find the images that were built for targets, each with its name in engines; one that is stale is refused."""
     cells = [select_one(project.matrix, "".join(targets[:1]))] if one else select(project.matrix, targets)
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()
-    found = []
+    images = []
     for cell in cells:
         layout = Layout(project.build_folder(cell))
         if not (layout.folder / "index.json").exists():
@@ -46,8 +46,8 @@ def built_layouts(project: Project, targets: Sequence[str], *, one: bool = False
             )
         layout.manifest_digest()  # fails with a remedy when the image is damaged
         refuse_stale(layout, make_plan(project, cell))
-        found.append((cell, layout, f"{repository}:{cell.slug}"))
-    return found
+        images.append((cell, layout, f"{repository}:{cell.slug}"))
+    return images
 
 
 def refuse_stale(layout: Layout, plan: Plan) -> None:

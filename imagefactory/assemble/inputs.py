@@ -43,11 +43,11 @@ class LayerInputs:
 
     def wanted(self, layer: Layer) -> list[Wanted]:
         """List the files that a layer is made from, and where to look for them; bytecode also needs a Python."""
-        found = [self.locate(item) for item in layer.inputs]
+        files = [self.locate(file) for file in layer.inputs]
         if isinstance(layer, BytecodeLayer):
             lock = self._base_here(layer)
-            found += [self.deb(lock, deb) for deb in needed_packages(layer.settings.python, lock.debs)]
-        return found
+            files += [self.deb(lock, deb) for deb in needed_packages(layer.settings.python, lock.debs)]
+        return files
 
     def python_of(self, layer: Layer) -> tuple[LockedDeb, ...]:
         """Return the packages of the Python that compiles a layer of bytecode; other layers need none."""
@@ -58,29 +58,29 @@ class LayerInputs:
     def _base_here(self, layer: BytecodeLayer) -> BaseLock:
         """Return the base whose Python compiles a layer: that of the image, or the same for this machine."""
         bases = [lock for lock in map(self.project.base_lock, self.cells) if _has_python(lock, layer)]
-        here = f"linux/{host_machine()}"
+        platform = f"linux/{host_machine()}"
         for lock in bases:
-            path = BaseLock.path(self.project.locks, lock.base, here)
-            found = lock if lock.platform == here else BaseLock.read(path) if path.exists() else None
-            if found is not None and _has_python(found, layer):
-                return found
+            path = BaseLock.path(self.project.locks, lock.base, platform)
+            local = lock if lock.platform == platform else BaseLock.read(path) if path.exists() else None
+            if local is not None and _has_python(local, layer):
+                return local
         base = bases[0].base
         raise BuildError(
             "no-python",
             f"The bytecode of {base} for another platform cannot be compiled on this machine.",
-            where=BaseLock.path(self.project.locks, base, here),
-            why=f"It takes Python {layer.settings.package} for {here}, which this lock does not have.",
+            where=BaseLock.path(self.project.locks, base, platform),
+            why=f"It takes Python {layer.settings.package} for {platform}, which this lock does not have.",
             fix="Lock both platforms together (`./inv lock --upgrade base`), or build on the image's platform.",
         )
 
-    def locate(self, item: Input) -> Wanted:
-        if item.kind == "wheel":
-            return self.wheel(self._wheels[item.sha256])
-        if item.kind == "deb":
-            return self.deb(*self._debs[item.sha256])
+    def locate(self, file: Input) -> Wanted:
+        if file.kind == "wheel":
+            return self.wheel(self._wheels[file.sha256])
+        if file.kind == "deb":
+            return self.deb(*self._debs[file.sha256])
         # A file of the checkout is treated like any other input: copied into the store and checked by its hash.
-        path = self.project.root / item.name
-        return Wanted(item.name, item.sha256, path.stat().st_size, lambda: [str(path)])
+        path = self.project.root / file.name
+        return Wanted(file.name, file.sha256, path.stat().st_size, lambda: [str(path)])
 
     def wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
         return locate(self.project, wheel, lambda: self._indexes)
@@ -100,6 +100,7 @@ class LayerInputs:
 
 
 def _has_python(lock: BaseLock, layer: BytecodeLayer) -> bool:
+    # The first package is the program, whose version the layer's settings name.
     return layer.settings.package in {deb.version for deb in python_packages(layer.settings.python, lock.debs)[:1]}
 
 
@@ -111,26 +112,27 @@ class Downloads(Downloader):
         self.inputs = inputs
         self._watch = watch
         absent = {layer.key: self._absent(layer) for layer in layers}
-        self._sizes = {key: sum(item.size for item in items) for key, items in absent.items()}
-        self._fetched = {key: dict.fromkeys((item.sha256 for item in items), 0) for key, items in absent.items()}
+        self._sizes = {key: sum(file.size for file in files) for key, files in absent.items()}
+        self._fetched = {key: dict.fromkeys((file.sha256 for file in files), 0) for key, files in absent.items()}
         self._coming: dict[Sha256, Future[Path]] = {}
-        for item in (item for items in absent.values() for item in items):
-            if item.sha256 not in self._coming:
-                self._coming[item.sha256] = self.submit(item, partial(self._tell, item.sha256))
+        # Two layers may need the same file.
+        for file in (file for files in absent.values() for file in files):
+            if file.sha256 not in self._coming:
+                self._coming[file.sha256] = self.submit(file, partial(self._tell, file.sha256))
 
     def of(self, layer: Layer) -> Collection[Future[Path]]:
         return {self._coming[sha256] for sha256 in self._fetched[layer.key]}
 
-    def get(self, items: Iterable[Wanted]) -> dict[Sha256, Path]:
+    def get(self, files: Iterable[Wanted]) -> dict[Sha256, Path]:
         """Return files, also of other layers, as soon as they are there."""
-        for item in (items := list(items)):
-            if item.sha256 not in self._coming:
-                self._coming[item.sha256] = self.submit(item, lambda _: None)
-        return {item.sha256: self._coming[item.sha256].result() for item in items}
+        for file in (files := list(files)):
+            if file.sha256 not in self._coming:
+                self._coming[file.sha256] = self.submit(file, lambda _: None)
+        return {file.sha256: self._coming[file.sha256].result() for file in files}
 
     def _absent(self, layer: Layer) -> list[Wanted]:
-        wanted = {item.sha256: item for item in self.inputs.wanted(layer)}
-        return [item for item in wanted.values() if not self._store.download(item.sha256).exists()]
+        files = {file.sha256: file for file in self.inputs.wanted(layer)}
+        return [file for file in files.values() if not self._store.download(file.sha256).exists()]
 
     def _tell(self, sha256: Sha256, done: int) -> None:
         for key, fetched in self._fetched.items():

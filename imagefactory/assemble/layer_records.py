@@ -27,34 +27,36 @@ def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Bl
 
 def remember(project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]) -> None:
     """Add the new layers of plans to the record, and what was taken out of their wheels."""
-    found = {
+    new = {
         layer.key: (f"{layer.kind} {layer.name}", blobs[layer.key])
         for plan in plans
         for layer in plan.layers
         if known.blob(layer.key) is None
     }
-    if not found and SlimLock.path(project.locks).exists():
+    if not new and SlimLock.path(project.locks).exists():
         return
     wheels = {layer.key for plan in plans for layer in plan.layers if isinstance(layer, WheelLayer)}
     slimmed = [record for key in sorted(wheels) for record in read_slimmed(key, project.store)]
     # Another build may have added to the record since this one read it.
     with FileLock(project.store.root / ".recording"):
+        # The layers come last: with all of them on record, the next build would not write the wheels (see above).
         _write_slimmed(project, [*_slimmed(project), *slimmed])
-        KnownLayers(project.known_layers).add(found)
+        KnownLayers(project.known_layers).add(new)
 
 
 def drop_unneeded(project: Project) -> int:
     """Drop the records of layers and wheels that no locked target has any more; return how many layers."""
     layers = [layer for plan in locked_plans(project) for layer in plan.layers]
     needed = {
-        (item.sha256, layer.settings.slim.chip, layer.settings.slim.rule)
+        (wheel.sha256, layer.settings.slim.chip, layer.settings.slim.rule)
         for layer in layers
         if isinstance(layer, WheelLayer) and layer.settings.slim is not None
-        for item in layer.inputs
+        for wheel in layer.inputs
     }
     with FileLock(project.store.root / ".recording"):
         dropped = KnownLayers(project.known_layers).keep({layer.key for layer in layers})
-        _write_slimmed(project, [one for one in _slimmed(project) if (one.sha256, one.chip, one.rule) in needed])
+        records = [record for record in _slimmed(project) if (record.sha256, record.chip, record.rule) in needed]
+        _write_slimmed(project, records)
     return dropped
 
 
@@ -64,7 +66,7 @@ def _slimmed(project: Project) -> list[SlimmedWheel]:
 
 
 def _write_slimmed(project: Project, records: Sequence[SlimmedWheel]) -> None:
-    by_key = {(one.sha256, one.chip, one.rule): one for one in records}
-    ordered = sorted(by_key.values(), key=lambda one: (one.file, one.sha256, one.chip, one.rule))
+    by_key = {(record.sha256, record.chip, record.rule): record for record in records}
+    ordered = sorted(by_key.values(), key=lambda record: (record.file, record.sha256, record.chip, record.rule))
     if ordered != _slimmed(project):
         SlimLock(made_from={}, wheels=tuple(ordered)).write(SlimLock.path(project.locks))

@@ -46,19 +46,19 @@ def build_layers(
     workers: int | None = None,
 ) -> dict[Sha256, Blob]:
     # The largest first: the last one to start must not be the longest.
-    left = sorted(work, key=lambda one: (-one.layer.unpacked, one.layer.key))
-    for one in left:
-        watch.state(one.layer.key, "waiting", 0, one.layer.download)
-    builders = _Builders(store, watch, workers or available_cores(), sum(one.layer.unpacked for one in left))
-    downloads = {one.layer.key: set(waits(one.layer)) for one in left}
+    jobs = sorted(work, key=lambda job: (-job.layer.unpacked, job.layer.key))
+    for job in jobs:
+        watch.state(job.layer.key, "waiting", 0, job.layer.download)
+    builders = _Builders(store, watch, workers or available_cores(), sum(job.layer.unpacked for job in jobs))
+    downloads = {job.layer.key: set(waits(job.layer)) for job in jobs}
     pending: set[Future[Any]] = set().union(*downloads.values())
     building: dict[Future[Blob], Layer] = {}
     blobs: dict[Sha256, Blob] = {}
     with builders:
-        while left or building:
-            for one in [one for one in left if pending.isdisjoint(downloads[one.layer.key])]:
-                left.remove(one)
-                building[builders.start(one)] = one.layer
+        while jobs or building:
+            for job in [job for job in jobs if pending.isdisjoint(downloads[job.layer.key])]:
+                jobs.remove(job)
+                building[builders.start(job)] = job.layer
             done, _ = wait({*pending, *building}, return_when=FIRST_COMPLETED)
             for future in done:
                 result = future.result()
@@ -91,13 +91,14 @@ class _Builders:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
+            # Under the lock, so that no process starts after the others were killed.
             with self._starting:
                 self._stopped = True
                 for process in self._processes:
                     process.kill()
         self._threads.shutdown(cancel_futures=True)
         if kind is not None:
-            self._store.sweep()
+            self._store.sweep()  # killed processes leave their scratch folders behind
 
     def start(self, work: LayerWork) -> Future[Blob]:
         def tell(done: int) -> None:
@@ -115,7 +116,7 @@ class _Builders:
                 raise CancelledError
             process.start()
             self._processes.add(process)
-        theirs.close()
+        theirs.close()  # only then does the pipe end with the process
         try:
             while isinstance(message := ours.recv(), int):
                 tell(message)
@@ -173,7 +174,7 @@ def _die_with_parent() -> None:
 def _build(work: LayerWork, store: Store, tell: Progress) -> Blob:
     """Build one layer; two builds on one store that want the same layer take turns."""
     record = store.layer(work.layer.key)
-    tell(0)
+    tell(0)  # also while another build has the lock
     with translating_disk_full(record):
         record.parent.mkdir(parents=True, exist_ok=True)
     with translating_disk_full(record), FileLock(record.with_suffix(".lock")):

@@ -57,6 +57,7 @@ def _compare(layout: Layout, rebuilt: Built) -> None:
         if _digest_of(layout.blob(digest)) != digest:
             raise _not_the_same(f"the {name} of {layout.folder.name}", _OTHER_BYTES.format(digest))
     built = zip(rebuilt.plan.layers, rebuilt.image.layers, strict=True)
+    # Another number of layers means another manifest, which `verify` refuses.
     for digest, (layer, blob) in zip(layout.layer_digests(), built, strict=False):
         path = layout.blob(digest)
         actual = _digest_of(path)

@@ -55,6 +55,7 @@ def _resolve(root: Path, name: str, preferred: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder, "pins.txt")
         pins.write_text(preferred, "utf-8")
+        # With --universal, the oldest Python stands for all newer ones.
         command = [
             find_uv_bin(), "pip", "compile", str(root / "pyproject.toml"), "--output-file", str(pins),
             *(option for extra in extras(root, name) for option in ("--extra", extra)),

@@ -60,12 +60,13 @@ class LockedSet:
 
     def made_from(self) -> str | None:
         """Return the checksum of the requirements that the file was resolved from."""
-        found = re.search(r"^# made from: ([0-9a-f]{64})$", self.text(), re.MULTILINE)
-        return found[1] if found else None
+        match = re.search(r"^# made from: ([0-9a-f]{64})$", self.text(), re.MULTILINE)
+        return match[1] if match else None
 
     def only(self, package: str) -> str:
-        found = re.search(rf"^{package}==[^\n]*\n(?:    [^\n]*\n)*", self.text(), re.MULTILINE)
-        return f"--only-binary :all:\n{found[0] if found else package}"
+        # A pin, and the indented lines of its hashes.
+        match = re.search(rf"^{package}==[^\n]*\n(?:    [^\n]*\n)*", self.text(), re.MULTILINE)
+        return f"--only-binary :all:\n{match[0] if match else package}"
 
 
 def extras(root: Path, name: str) -> list[str]:
@@ -77,13 +78,13 @@ def extras(root: Path, name: str) -> list[str]:
 def checksum(root: Path, name: str) -> str:
     project = _project(root)
     more = [line for extra in extras(root, name) for line in project["optional-dependencies"][extra]]
-    wanted = {"requirements": sorted([*project["dependencies"], *more]), "pythons": PYTHONS}
-    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    covered = {"requirements": sorted([*project["dependencies"], *more]), "pythons": PYTHONS}
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
 def _project(root: Path) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    return found
+    project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    return project
 
 
 def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
@@ -132,22 +133,22 @@ def _alone(prefix: Path, say: Say) -> Iterator[None]:
 
 
 def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
-    wanted = sorted({RUN, *names, *(name for name in SETS if _stamp(prefix, name))})
+    needed = sorted({RUN, *names, *(name for name in SETS if _stamp(prefix, name))})
     python = prefix / "bin" / "python"
     # It does not start if its base Python was removed.
     works = _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
-    if works and is_current(root, prefix, wanted):
+    if works and is_current(root, prefix, needed):
         return
     started = time.monotonic()
-    sets = [LockedSet.of(root, name) for name in wanted]
-    say(f"setting up {prefix} with packages pinned by hash, for {'; '.join(SETS[name] for name in wanted)}")
+    sets = [LockedSet.of(root, name) for name in needed]
+    say(f"setting up {prefix} with packages pinned by hash, for {'; '.join(SETS[name] for name in needed)}")
     if not works:
         make = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)]
         _run(make, "create the environment")
     uv = shutil.which("uv", path=str(prefix / "bin")) or shutil.which("uv") or _fetch_uv(sets[0], python)
     # Hashes identify the files, so any index may provide them. Without bytecode, every start would compile it.
     command = [
-        uv, "pip", "sync", "--python", str(python), *(str(one.path) for one in sets),
+        uv, "pip", "sync", "--python", str(python), *(str(locked.path) for locked in sets),
         "--require-hashes", "--only-binary", ":all:", "--index-strategy", "unsafe-best-match",
         "--compile-bytecode", *options_for_uv(),
     ]  # fmt: skip
@@ -156,9 +157,10 @@ def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
         # Makes the factory importable in the environment.
         (site / "spark-image-factory.pth").write_text(f"{root}\n", "utf-8")
     (prefix / STAMPS).mkdir(exist_ok=True)
-    for one in sets:
-        fresh = prefix / STAMPS / f"{one.name}.new"
-        fresh.write_text(one.text(), "utf-8")
+    # Last, and whole: an interrupted set-up has to be done again.
+    for locked in sets:
+        fresh = prefix / STAMPS / f"{locked.name}.new"
+        fresh.write_text(locked.text(), "utf-8")
         fresh.replace(fresh.with_suffix(".txt"))
     say(f"ready after {time.monotonic() - started:.0f} s")
 
@@ -186,18 +188,19 @@ def _fetch_uv(locked: LockedSet, python: Path) -> str:
 
 def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None) -> None:
     """Run a step of the set-up; show its output on a terminal, otherwise only if it fails."""
-    seen = sys.stderr.isatty()
+    on_terminal = sys.stderr.isatty()
     done = subprocess.run(  # noqa: S603 - our own arguments
-        command, env=env, stdout=2 if seen else subprocess.PIPE, stderr=None if seen else subprocess.STDOUT,
+        command, env=env, stdout=2 if on_terminal else subprocess.PIPE,
+        stderr=None if on_terminal else subprocess.STDOUT,
         stdin=subprocess.DEVNULL, text=True, errors="replace", check=False,
     )  # fmt: skip
     if done.returncode:
-        said = " ".join(redact(done.stdout or "").split())[-600:]
+        output = " ".join(redact(done.stdout or "").split())[-600:]  # the reason is at its end
         raise NetworkError(
             "set-up-failed",
             f"The set-up could not {purpose}.",
             where=" ".join(redact(word) for word in command[:4]),
-            why=said or f"It exited with code {done.returncode}; see its output above.",
+            why=output or f"It exited with code {done.returncode}; see its output above.",
             fix="Check the network and the disk. Packages come from the index configured for pip and uv "
             f"({IndexConfig.from_environment().describe()}); set PIP_INDEX_URL or UV_INDEX_URL to use another.",
         )
@@ -231,7 +234,7 @@ def main() -> int:
         return error.exit_code
     except KeyboardInterrupt:
         say("interrupted; run ./inv again to continue")
-        return 130
+        return 130  # as a shell reports an interrupt
     return 0
 
 

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-MAGIC: Final = b"\x50\xed\x55\xba"
-_CONTAINER: Final = struct.Struct("<IHHQ")
+MAGIC: Final = b"\x50\xed\x55\xba"  # 0xBA55ED50, little-endian
+_CONTAINER: Final = struct.Struct("<IHHQ")  # magic, version, size of this header, size of all entries
 _ENTRY: Final = struct.Struct("<HHIQIIIIIIQ")
-_LEAST_ENTRY, _MOST_ENTRY = 64, 4096
+"""Of its fields, these are used: kind (1st), size of this header (3rd) and of the payload, chip (8th), flags (last)."""
+_LEAST_ENTRY, _MOST_ENTRY = 64, 4096  # bytes that an entry's header may have
 _VERSION: Final = 1
 _SPECIFIC, _FAMILY = 0x10_0000, 0x20_0000  # code for exactly one chip (sm_121a), or for a family (sm_120f)
 _ELF: Final = b"\x7fELF\x02\x01"  # a 64-bit little-endian library; no other kind runs on our platforms
@@ -83,7 +84,7 @@ def parts(library: Iterable[bytes]) -> Iterator[Part]:
             yield from _entries(window, start, size)
             yield Part(b"", last=True)
         else:  # the number occurs in other data, such as the code that looks for it
-            yield from map(Part, window.take(1))
+            yield from map(Part, window.take(1))  # the search goes on behind its first byte
 
 
 def _entries(window: _Window, start: int, size: int) -> Iterator[Part]:
@@ -116,9 +117,9 @@ class _Window:
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
-        self._held = b""
-        self._start = 0  # of what is held, in the stream
-        self._next = 0  # in what is held
+        self._buffer = b""
+        self._start = 0  # of the buffer, in the stream
+        self._next = 0  # in the buffer
 
     @property
     def position(self) -> int:
@@ -126,14 +127,14 @@ class _Window:
 
     def peek(self, size: int) -> bytes:
         """Return the next bytes without moving on; fewer at the end."""
-        while len(self._held) - self._next < size and self._more():
+        while len(self._buffer) - self._next < size and self._more():
             pass
-        return self._held[self._next : self._next + size]
+        return self._buffer[self._next : self._next + size]
 
     def take(self, size: int) -> Iterator[bytes]:
         """Move on, and return what is passed, in pieces; the end may come earlier."""
         while size:
-            data = self._held[self._next : self._next + size]
+            data = self._buffer[self._next : self._next + size]
             if not data and not self._more():
                 return
             if data:
@@ -141,13 +142,14 @@ class _Window:
                 size -= len(data)
                 yield data
 
-    def until(self, wanted: bytes) -> Iterator[bytes]:
+    def until(self, pattern: bytes) -> Iterator[bytes]:
         """Move on to the next occurrence of some bytes, or to the end, and return what is passed, in pieces."""
-        while (place := self._held.find(wanted, self._next)) < 0:
-            passed = max(self._next, len(self._held) - len(wanted) + 1)
+        while (place := self._buffer.find(pattern, self._next)) < 0:
+            # The last bytes stay: the next piece may complete the pattern.
+            passed = max(self._next, len(self._buffer) - len(pattern) + 1)
             yield from self.take(passed - self._next)
             if not self._more():
-                yield from self.take(len(self._held) - self._next)
+                yield from self.take(len(self._buffer) - self._next)
                 return
         yield from self.take(place - self._next)
 
@@ -157,6 +159,6 @@ class _Window:
         if piece is None:
             return False
         self._start += self._next
-        self._held = self._held[self._next :] + piece
+        self._buffer = self._buffer[self._next :] + piece
         self._next = 0
         return True

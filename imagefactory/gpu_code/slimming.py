@@ -13,7 +13,7 @@ from imagefactory.gpu_code.fatbins import Code, parts
 
 RULE: Final = 1  # raise it when another byte would be overwritten: every layer of wheels has it in its key
 Chip = tuple[int, int]  # a compute capability
-_PIECE: Final = 1 << 20
+_PIECE: Final = 1 << 20  # bytes that are returned at a time, or more
 
 
 @dataclass
@@ -44,7 +44,7 @@ def loads(code: Code, chip: Chip) -> bool:
     One for exactly one chip (sm_121a) loads only there. Any other loads on chips of the same generation that are not
     older.
     """
-    major, minor = divmod(code.chip, 10)
+    major, minor = divmod(code.chip, 10)  # 121 is 12.1
     if code.suffix == "a":
         return (major, minor) == chip
     return major == chip[0] and minor <= chip[1]

@@ -10,6 +10,7 @@ from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import ListedPath, cached_listing, read_listing
 from imagefactory.store.cache import Store
 
+# Of the image specification (layer.md#whiteouts): the prefix of a deleted path, and what hides a folder's content.
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _FOLDER = "directory"
@@ -36,9 +37,9 @@ class Opened:
 
 
 def diff_images(left: Layout | Opened, right: Layout | Opened, store: Store) -> list[Difference]:
-    one, other = (_open(side, store) if isinstance(side, Layout) else side for side in (left, right))
-    files = _diff_listings(merged(one.layers), merged(other.layers))
-    return [*_diff_configs(one.config, other.config), *files]
+    before, after = (_open(side, store) if isinstance(side, Layout) else side for side in (left, right))
+    files = _diff_listings(merged(before.layers), merged(after.layers))
+    return [*_diff_configs(before.config, after.config), *files]
 
 
 def _open(layout: Layout, store: Store) -> Opened:
@@ -47,28 +48,29 @@ def _open(layout: Layout, store: Store) -> Opened:
 
 
 def diff_layers(left: Path, right: Path) -> list[Difference]:
-    one, other = ({entry.path: entry for entry in read_listing(blob)} for blob in (left, right))
-    return list(_diff_listings(one, other))
+    before, after = ({entry.path: entry for entry in read_listing(blob)} for blob in (left, right))
+    return list(_diff_listings(before, after))
 
 
 def _diff_listings(left: Mapping[str, ListedPath], right: Mapping[str, ListedPath]) -> Iterator[Difference]:
     for path in sorted(left.keys() | right.keys()):
-        one, other = left.get(path), right.get(path)
-        if one is None or other is None:
-            before, after = ("there" if side else "missing" for side in (one, other))
-            kind = next(side.kind for side in (other, one) if side is not None)
+        old, new = left.get(path), right.get(path)
+        if old is None or new is None:
+            before, after = ("there" if side else "missing" for side in (old, new))
+            kind = next(side.kind for side in (new, old) if side is not None)
             yield Difference(path, "presence", before, after, kind)
             continue
         for field in fields(ListedPath):
-            before, after = getattr(one, field.name), getattr(other, field.name)
+            before, after = getattr(old, field.name), getattr(new, field.name)
             if before != after:
-                yield Difference(path, field.name, str(before), str(after), other.kind)
+                yield Difference(path, field.name, str(before), str(after), new.kind)
 
 
 def merged(layers: Iterable[Sequence[ListedPath]]) -> dict[str, ListedPath]:
     """Merge layers as an engine does: upper ones win, and whiteouts remove."""
     merged: dict[str, ListedPath] = {}
     for listing in layers:
+        # First all whiteouts: they remove paths of lower layers only, wherever they are in their own.
         for entry in listing:
             folder, _, name = entry.path.rpartition("/")
             if name == _OPAQUE:
@@ -97,10 +99,10 @@ def _diff_configs(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator
         before, after = left.get(section), right.get(section)
         if section == "config" and isinstance(before, dict) and isinstance(after, dict):
             for key in sorted(before.keys() | after.keys()):
-                one, other = _comparable(key, before.get(key)), _comparable(key, after.get(key))
-                if one != other:
-                    yield Difference("(config)", key, str(one), str(other))
-        elif before != after and section not in ("rootfs", "history"):
+                old, new = _comparable(key, before.get(key)), _comparable(key, after.get(key))
+                if old != new:
+                    yield Difference("(config)", key, str(old), str(new))
+        elif before != after and section not in ("rootfs", "history"):  # both follow from how layers are cut
             yield Difference("(config)", section, str(before), str(after))
 
 

@@ -16,8 +16,8 @@ from imagefactory.store.digests import Sha256, sha256_of
 ImagePath = NewType("ImagePath", str)
 """A path in the image: relative to `/`, forward slashes, no `.` or `..`, no trailing slash."""
 INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub takes it for an instance
-_INPUT = 256 * 1024
-_OUTPUT = 1024 * 1024
+_INPUT = 256 * 1024  # compressed bytes that are read at a time
+_OUTPUT = 1024 * 1024  # the most bytes of one block: data may inflate a thousandfold
 
 
 class Content(Protocol):
@@ -106,6 +106,7 @@ class DeflatedSlice:
         inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         stored, promised = self.stored(_INPUT), hashlib.sha256()
         crc, size = 0, 0
+        # Beyond the promised size nothing more is inflated: the stream is wrong, or a zip bomb.
         while size <= self.size and not inflater.eof:
             data = b""
             if inflater.needs_input:
@@ -122,6 +123,7 @@ class DeflatedSlice:
             if check:
                 promised.update(out)
             yield out
+        # The stream has to end exactly where the zip directory says.
         whole = inflater.eof and not inflater.unused_data and not next(stored, b"")
         if not whole or size != self.size or crc != self.crc32:
             raise _damaged(

@@ -20,7 +20,7 @@ from imagefactory.oci.image import Blob
 from imagefactory.store.digests import Digest
 
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-"""No name, no time, operating system unknown: the same on every machine."""
+"""Magic, deflate, no flags (so no name), no time, operating system unknown (255): the same on every machine."""
 
 
 def _member(data: bytes) -> bytes:
@@ -100,7 +100,7 @@ class LayerBlob:
             self._emit(_ZEROS_MEMBER if member == _ZEROS else _member(member))
 
     def _splice(self, content: DeflatedSlice, name: str) -> None:
-        self._compress_pending()
+        self._compress_pending()  # what precedes it in the tar has to precede it in the blob
         self._emit(_HEADER)
         if self._expected is None:
             for data in content.blocks(name, tap=self._emit):
@@ -109,4 +109,5 @@ class LayerBlob:
             for data in content.stored():
                 self._emit(data)
         self.unpacked += content.size
+        # RFC 1952 counts the size modulo 2^32.
         self._emit(struct.pack("<II", content.crc32, content.size & 0xFFFFFFFF))

@@ -99,10 +99,12 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
                 source, target = store.blob(digest), layout.blob(digest)
                 if not target.exists() or not (target.samefile(source) or hashed.is_sound(target)):
                     _put(source, target)
+            # After its blobs and before old ones go: what the index names is always there.
             write_text(folder / "index.json", canonical_json(_index(image, name)).decode())
             for blob in layout.blob(image.digest).parent.iterdir():
                 if f"sha256:{blob.name}" not in digests:
                     blob.unlink()
+    # After linking, which changes the ctime by which a file is recognised; a hard link needs no entry of its own.
     pairs = [(store.blob(digest), layout.blob(digest)) for digest in digests]
     hashed.remember(path for pair in pairs for path in pair[: 1 if pair[0].samefile(pair[1]) else 2])
     return layout

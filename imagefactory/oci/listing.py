@@ -17,11 +17,11 @@ from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256
 
-FACTS = "layer-listing-1"
+FACTS = "layer-listing-1"  # the number has to grow when ListedPath changes
 READ_ERRORS = (tarfile.TarError, INFLATE_ERROR, EOFError, OSError, ValueError)  # what reading a damaged layer raises
 Sink = Callable[[str], IO[bytes] | None]  # returns where to copy the file with a path to, or None
 _HEADERS = 64 * 1024  # bytes that tarfile reads at a time; it copies what is left of them for every header
-_BLOCK = 1 << 18
+_BLOCK = 1 << 18  # bytes of content that are read at a time
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ListedPath:
 
 _KINDS = {
     tarfile.REGTYPE: "file",
-    tarfile.AREGTYPE: "file",
+    tarfile.AREGTYPE: "file",  # in archives older than POSIX
     tarfile.LNKTYPE: "hard link",
     tarfile.SYMTYPE: "symlink",
     tarfile.DIRTYPE: "directory",

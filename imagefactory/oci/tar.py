@@ -14,8 +14,8 @@ BLOCK = 512
 END = bytes(2 * BLOCK)  # two empty blocks end an archive
 
 _TYPES = {EntryKind.FILE: b"0", EntryKind.HARDLINK: b"1", EntryKind.SYMLINK: b"2", EntryKind.DIRECTORY: b"5"}
-_NAME, _PREFIX, _LINK = 100, 155, 100
-_OCTAL_SIZE_LIMIT = 8**11
+_NAME, _PREFIX, _LINK = 100, 155, 100  # bytes of the fields in a USTAR header
+_OCTAL_SIZE_LIMIT = 8**11  # the field has eleven octal digits and a NUL
 _SETTLE = "Say in matrix.yaml which wheel has the path (`conflicts`); of two Debian packages, leave one out."
 
 
@@ -48,6 +48,7 @@ def header(entry: Entry) -> bytes:
     if not records:
         return block
     body = b"".join(_record(key, value) for key, value in records)
+    # Readers ignore the name of this entry; it is the one that Python's tarfile gives.
     return _block(b"././@PaxHeader", b"x", len(body)) + body + padding(len(body)) + block
 
 
@@ -101,7 +102,7 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
     while cut > 0:
         if len(name) - cut - 1 > _NAME:
             return None
-        if name[cut + 1 :]:
+        if name[cut + 1 :]:  # not at the slash that ends a folder: a name may not be empty
             return name[:cut], name[cut + 1 :]
         cut = name.rfind(b"/", 0, cut)
     return None
@@ -128,20 +129,21 @@ def _block(
         b"        ",  # the checksum counts itself as spaces
         kind,
         target.ljust(_LINK, b"\0"),
-        b"ustar\x0000",
+        b"ustar\x0000",  # the magic, and version 00
         bytes(64),  # owner names: engines use the numbers
         b"0000000\x000000000\0",  # no devices
         prefix.ljust(_PREFIX, b"\0"),
-        bytes(12),
+        bytes(12),  # fills the block
     )
     block = b"".join(fields)
+    # The checksum is at 148, as six octal digits, a NUL and a space.
     return b"%b%06o\0 %b" % (block[:148], sum(block), block[156:])
 
 
 def _record(key: str, value: str) -> bytes:
     """Return `length key=value`, where the length includes its own digits."""
     rest = f" {key}={value}\n".encode()
-    length = len(rest)
+    length = len(rest)  # too short at first: its digits may make it longer twice
     while len(str(length)) + len(rest) != length:
         length = len(str(length)) + len(rest)
     return str(length).encode() + rest

@@ -50,8 +50,8 @@ def is_list(name: str) -> bool:
 
 def module_lists(root: Path, server: str) -> list[str]:
     """Name the lists of modules for a server: the one for all, and the server's own if it has one."""
-    own = f"{_LISTS}{server}.txt"
-    return [MODULES, *([own] if (root / own).exists() else [])]
+    special = f"{_LISTS}{server}.txt"
+    return [MODULES, *([special] if (root / special).exists() else [])]
 
 
 def listed_paths(root: Path, environment: Environment, lists: Iterable[str]) -> list[str]:
@@ -81,10 +81,11 @@ def module_bytecode(root: Path, base: BaseLock, lock: WheelLock, wheels: Sequenc
     named = {wheel.file for wheel in lock.wheels if listed_name(wheel.name) in listed}
     inputs = [
         *_own_files(root, COMPILER, *lists),
+        # The first package is the program, which the settings name by its version.
         *(Input(name=deb.file.rpartition("/")[2], sha256=deb.sha256) for deb in packages[1:]),
         *sorted(
-            (item for layer in wheels for item in layer.inputs if item.name in named),
-            key=lambda item: item.name,
+            (wheel for layer in wheels for wheel in layer.inputs if wheel.name in named),
+            key=lambda wheel: wheel.name,
         ),
     ]
     left = {file: paths for layer in wheels for file, paths in layer.settings.without.items()}
@@ -112,7 +113,7 @@ def own_bytecode(
         files={name: place for name, place in serve.settings.files.items() if name.endswith(".py")},
         mods=last.settings if last else None,
     )
-    sources = [item for item in serve.inputs if item.name.endswith(".py")]
+    sources = [file for file in serve.inputs if file.name.endswith(".py")]
     inputs = [*_own_files(root, COMPILER), *sources, *(last.inputs if last else ())]
     return [BytecodeLayer.of("bytecode", "start-up and mods", inputs, settings, unpacked=2 * serve.unpacked)]
 
@@ -121,7 +122,7 @@ def _listed(root: Path, lists: Iterable[str]) -> dict[str, set[str]]:
     return _parsed("".join((root / name).read_text("utf-8") for name in lists)).distributions
 
 
-_parsed = lru_cache(maxsize=2)(ListedModules)
+_parsed = lru_cache(maxsize=2)(ListedModules)  # one for each server
 
 
 def _own_files(root: Path, *names: str) -> list[Input]:

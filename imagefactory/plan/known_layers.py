@@ -66,24 +66,24 @@ class KnownLayers:
 
     def image(self, plan: Plan) -> Image | None:
         """Return the image of a plan without building it; None if a layer is not recorded."""
-        known = [blob for layer in plan.layers if (blob := self.blob(layer.key))]
-        return make_image(plan, known) if len(known) == len(plan.layers) else None
+        blobs = [blob for layer in plan.layers if (blob := self.blob(layer.key))]
+        return make_image(plan, blobs) if len(blobs) == len(plan.layers) else None
 
     def confirm(self, layer: Layer, blob: Blob) -> None:
-        known = self.blob(layer.key)
-        if known is not None and known != blob:
+        recorded = self.blob(layer.key)
+        if recorded is not None and recorded != blob:
             raise TrustError(
                 "not-reproducible",
                 f"The layer {layer.kind} {layer.name} differs from its record.",
                 where=f"{self.path.name}, key {layer.key}",
-                why=f"Recorded: diff_id {known.diff_id}, digest {known.digest}; "
+                why=f"Recorded: diff_id {recorded.diff_id}, digest {recorded.digest}; "
                 f"built: diff_id {blob.diff_id}, digest {blob.digest}.",
                 fix="If the factory's code changed the content of layers, raise LAYER_FORMAT; otherwise this is a bug.",
             )
 
-    def add(self, found: Mapping[Sha256, tuple[str, Blob]]) -> None:
-        new = {key: RecordedLayer(key=key, name=name, **asdict(blob)) for key, (name, blob) in found.items()}
-        self._write(new | self._entries)
+    def add(self, layers: Mapping[Sha256, tuple[str, Blob]]) -> None:
+        new = {key: RecordedLayer(key=key, name=name, **asdict(blob)) for key, (name, blob) in layers.items()}
+        self._write(new | self._entries)  # what is on record stays
 
     def keep(self, needed: Container[Sha256]) -> int:
         before = len(self._entries)
@@ -117,6 +117,7 @@ def read_blob_record(key: Sha256, store: Store) -> Blob | None:
     """Return the blob of a layer, if it was built here and is still in the store."""
     try:
         blob = Blob(**json.loads(store.layer(key).read_text("utf-8")))
+        # Its size is enough here: digests are checked when an image is laid out.
         whole = store.blob(blob.digest).stat().st_size == blob.size
     except (FileNotFoundError, TypeError, ValueError, RecursionError):  # missing or damaged
         return None

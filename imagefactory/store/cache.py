@@ -35,7 +35,7 @@ class Store:
         self.root = root or default_root()
 
     def download(self, sha256: Sha256) -> Path:
-        return self.root / "downloads" / sha256[:2] / sha256
+        return self.root / "downloads" / sha256[:2] / sha256  # 256 folders keep each of them short
 
     def whole_download(self, sha256: Sha256) -> Path | None:
         path = self.download(sha256)
@@ -68,13 +68,13 @@ class Store:
     def scratch(self) -> Iterator[Path]:
         """Lend a folder for work in progress; it is removed afterwards."""
         parent = self.root / "scratch"
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with translating_disk_full(parent):
                 parent.mkdir(parents=True, exist_ok=True)
                 # Nobody may sweep the folder before it is marked as taken.
                 with FileLock(parent / ".lock"):
                     folder = Path(tempfile.mkdtemp(dir=parent))
-                    held.enter_context(FileLock(folder / ".taken"))
+                    stack.enter_context(FileLock(folder / ".taken"))
             try:
                 yield folder
             finally:
@@ -94,11 +94,12 @@ class Store:
     def mark_used(self, *paths: Path) -> None:
         """Mark files as used just now, so that `clean` keeps them."""
         hashed = self.hashed_files()
-        known = [path for path in paths if hashed.knows(path)]
+        # Touching a file changes the times by which a hashed file is recognised.
+        unchanged = [path for path in paths if hashed.knows(path)]
         for path in paths:
             with suppress(OSError):  # somebody else's file, or a disk that is read only
                 os.utime(path)
-        hashed.remember(known)
+        hashed.remember(unchanged)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -126,6 +127,7 @@ class Store:
         """Hold the store alone; refuse while a build uses it."""
         self.root.mkdir(parents=True, exist_ok=True)
         try:
+            # It takes the same lock as `in_use`, flock(2), but alone.
             alone = FileLock(self._in_use).acquire(blocking=False)
         except Timeout:
             raise MachineError(
@@ -162,13 +164,13 @@ class Cleaned:
 def clean(store: Store, *, older_than: float | None = None, dry_run: bool = False) -> Cleaned:
     """Remove files that were not used for this many days, or all; a dry run only counts them."""
     with store.for_cleaning():
-        found = [path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file()]
-        leftovers = [path for path in found if path.name.startswith(WRITING) or path.suffix == ".lock"]
+        files = [path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file()]
+        leftovers = [path for path in files if path.name.startswith(WRITING) or path.suffix == ".lock"]
         trees = [path for pattern in _TREES for path in store.root.glob(pattern) if path.is_dir()]
-        entries = list(map(_entry, {*found, *trees} - {*leftovers}))
+        entries = list(map(_entry, {*files, *trees} - {*leftovers}))
         old = [entry for entry in entries if older_than is None or entry[0] < time.time() - older_than * DAY]
         removed = [path for _, path, _ in old]
-        total, freed = (sum(size for _, _, size in some) for some in (entries, old))
+        total, freed = (sum(size for _, _, size in group) for group in (entries, old))
         if not dry_run:
             # Recent leftovers stay, because `./inv lock` uses the cache without holding the store.
             stale = (path for path in leftovers if path.stat().st_mtime < time.time() - HOUR)
@@ -185,6 +187,7 @@ def _entry(path: Path) -> tuple[float, Path, int]:
     """Return the last use and the size of a file or tree; the top level of a tree shows when it was last used."""
     status = path.stat()
     if not path.is_dir():
+        # Not every mount keeps atime; `mark_used` sets both.
         return max(status.st_atime, status.st_mtime), path, status.st_size
-    used = max(one.stat().st_mtime for one in (path, *path.iterdir()) if not one.is_symlink())
-    return used, path, sum(one.lstat().st_size for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
+    used = max(part.stat().st_mtime for part in (path, *path.iterdir()) if not part.is_symlink())
+    return used, path, sum(file.lstat().st_size for file in path.rglob("*") if file.is_symlink() or not file.is_dir())

@@ -17,7 +17,7 @@ _BUNDLES: Final = (
 
 def trust_the_machine(environment: MutableMapping[str, str] = os.environ) -> None:
     """Make this process and its children trust the machine's authorities, unless the user set a bundle."""
-    if environment.get(VARIABLE) or environment.get("CURL_CA_BUNDLE"):
+    if environment.get(VARIABLE) or environment.get("CURL_CA_BUNDLE"):  # requests reads both
         return
     named = [environment.get(variable) for variable in ("SSL_CERT_FILE", "PIP_CERT")]
     for path in (*named, ssl.get_default_verify_paths().cafile, *_BUNDLES):

@@ -28,7 +28,7 @@ def file_sha256(path: Path) -> Sha256:
         return Sha256(hashlib.file_digest(file, "sha256").hexdigest())
 
 
-_BLOCK = 1024 * 1024
+_BLOCK = 1024 * 1024  # bytes that are read at a time
 
 
 def refuse_changed(files: Mapping[Sha256, Path]) -> None:
@@ -36,23 +36,23 @@ def refuse_changed(files: Mapping[Sha256, Path]) -> None:
     present = {sha256: path for sha256, path in files.items() if path.exists()}
     with ThreadPoolExecutor() as pool:
         hashed = pool.map(file_sha256, present.values())
-        for (sha256, path), found in zip(present.items(), hashed, strict=True):
-            if found != sha256:
-                raise _damaged(path, sha256, found)
+        for (sha256, path), actual in zip(present.items(), hashed, strict=True):
+            if actual != sha256:
+                raise _damaged(path, sha256, actual)
 
 
 def sound_blocks(path: Path) -> Iterator[bytes]:
     """Read a blob, which is named by its sha256; raise DamagedCacheError in place of the last block if it changed."""
-    hashed, held = hashlib.sha256(), b""
+    hashed, previous = hashlib.sha256(), b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
-            if held:
-                yield held
-            held = block
+            if previous:
+                yield previous
+            previous = block
             hashed.update(block)
     if hashed.hexdigest() != path.name:
         raise _damaged(path, Sha256(path.name), Sha256(hashed.hexdigest()))
-    yield held
+    yield previous
 
 
 class HashedFiles:
@@ -93,15 +93,16 @@ def _look(path: Path) -> list[int] | None:
         status = path.stat()
     except FileNotFoundError:
         return None
+    # Who changes a file can set its mtime back, but not its ctime.
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _damaged(path: Path, sha256: Sha256, found: Sha256) -> TrustError:
+def _damaged(path: Path, sha256: Sha256, actual: Sha256) -> TrustError:
     return TrustError(
         "damaged-cache",
         "A file is not what its name says.",
         where=path.resolve(),
-        why=f"Its sha256 is {found}, not {sha256}: the disk is failing, or somebody changed the file.",
+        why=f"Its sha256 is {actual}, not {sha256}: the disk is failing, or somebody changed the file.",
         fix="Remove this file and run `./inv build` again. Find out who else can write to the cache.",
     )
 

@@ -152,13 +152,14 @@ class _Transfer:
             self.progress(self.partial.stat().st_size)
             return True
         done = self.partial.stat().st_size if self.partial.exists() else 0
+        # identity: a compressed answer would have another size and other offsets.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         with self.session.get(location, headers=headers, timeout=TIMEOUT, stream=True) as answer:
             if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return True  # nothing is missing; the caller checks the hash
             answer.raise_for_status()
             resumed = answer.status_code == HTTPStatus.PARTIAL_CONTENT
-            if not resumed:
+            if not resumed:  # a server may ignore the range, and send everything (RFC 9110, 14.2)
                 done = 0
             length = content_length(answer.headers)
             expected = self.wanted.size - done if length is None else length

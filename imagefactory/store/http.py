@@ -24,7 +24,8 @@ from imagefactory.errors import clean
 
 T = TypeVar("T")
 
-_LATER = frozenset({408, 425, 429, 499, 500, 502, 503, 504, 522})  # statuses after which the same request may succeed
+# Statuses after which the same request may succeed; 499 is nginx's, and 522 is Cloudflare's.
+_LATER = frozenset({408, 425, 429, 499, 500, 502, 503, 504, 522})
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def causes(error: object) -> Iterator[BaseException]:
     while isinstance(error, BaseException):
         yield error
         inner = [getattr(error, "reason", None), *error.args]
-        error = next((one for one in inner if isinstance(one, BaseException)), None)
+        error = next((cause for cause in inner if isinstance(cause, BaseException)), None)
 
 
 def reason_of(error: BaseException) -> str:
@@ -132,7 +133,7 @@ def short_reason(error: BaseException) -> str:
 def content_length(headers: Mapping[str, str]) -> int | None:
     """Return the length that a server announces; None if it announces none, or nonsense."""
     length = headers.get("Content-Length", "")
-    return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
+    return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None  # 18 digits fit into 64 bits
 
 
 class GivenUpError(requests.RequestException):
@@ -264,6 +265,7 @@ class RangeFile(io.RawIOBase):
         self._position = 0
         self._ahead = WINDOW
         self.size = 0
+        # The last bytes: a zip's directory is at its end, and the answer tells the file's size.
         self._start, self._window = self._fetch(f"bytes=-{WINDOW}", WINDOW)
 
     def readable(self) -> bool:
@@ -288,6 +290,7 @@ class RangeFile(io.RawIOBase):
             # Sequential reads get larger windows: a large member would take thousands of requests.
             sequential = self._start <= self._position <= self._start + len(self._window)
             self._ahead = min(self._ahead * 2, WIDEST) if sequential else WINDOW
+            # A range includes its last byte (RFC 9110, 14.1.2).
             last = min(max(end, self._position + self._ahead), self.size) - 1
             most = last + 1 - self._position
             self._start, self._window = self._fetch(f"bytes={self._position}-{last}", most)

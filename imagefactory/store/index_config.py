@@ -58,6 +58,7 @@ def _pip_settings() -> _Settings:
         Path(os.environ.get("VIRTUAL_ENV") or sys.prefix, "pip.conf"),
         Path(named),
     ]
+    # As in pip, a named file that exists replaces the user's, and the null device replaces all.
     if not named or not Path(named).exists():
         files[1:1] = [_config_home() / "pip/pip.conf"]
     parser = configparser.RawConfigParser()
@@ -111,9 +112,10 @@ def options_for_uv() -> list[str]:
 
 def environment_for_uv() -> dict[str, str]:
     """Return variables that make uv trust the certificates of pip and the machine, and download no Python."""
-    given = {
+    from_pip = {
         "SSL_CERT_FILE": os.environ.get("PIP_CERT"),
         "UV_INSECURE_HOST": os.environ.get("PIP_TRUSTED_HOST"),
     }
     defaults = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_PYTHON_DOWNLOADS": "never"}
-    return {**defaults, **{name: value for name, value in given.items() if value}, **os.environ}
+    # Variables that the user set for uv come last, and win.
+    return {**defaults, **{name: value for name, value in from_pip.items() if value}, **os.environ}

@@ -42,22 +42,22 @@ class Indexes:
 
     def __init__(self, config: IndexConfig) -> None:
         self.config = config
-        self._known: dict[str, list[WheelLocation]] = {}
+        self._looked_up: dict[str, list[WheelLocation]] = {}
         self._session = new_session(32)
 
     def files(self, project: str) -> list[WheelLocation]:
         """List every file of a project, best source first."""
         name = canonicalize_name(project)
-        if name not in self._known:
-            found = [
+        if name not in self._looked_up:
+            files = [
                 WheelLocation(file=path.name, url=path.absolute().as_uri(), sha256=None)
                 for path in local_wheels(self.config)
                 if canonicalize_name(path.name.split("-", 1)[0]) == name
             ]
             for index in self.config.indexes:
-                found += self._index_files(index, name)
-            self._known[name] = found
-        return self._known[name]
+                files += self._index_files(index, name)
+            self._looked_up[name] = files
+        return self._looked_up[name]
 
     def _index_files(self, index: str, name: str) -> list[WheelLocation]:
         if index.startswith("file:"):
@@ -120,7 +120,7 @@ _HREF = re.compile(r"""(?:^|\s)href\s*=\s*(?:"([^"]+)"|'([^']+)')""", re.IGNOREC
 
 
 def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
-    found: list[WheelLocation] = []
+    files: list[WheelLocation] = []
     for attributes, file in _ANCHOR.findall(page):
         href = _HREF.search(attributes)
         if href is None:
@@ -128,9 +128,10 @@ def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
         url, _, fragment = urljoin(base_url, html.unescape(href[1] or href[2])).partition("#")
         kind, _, digest = fragment.partition("=")
         sha256 = digest if kind == "sha256" else None
+        # The attribute counts, whatever its value (PEP 592).
         yanked = "data-yanked" in attributes.lower()
-        found.append(WheelLocation(file=html.unescape(file), url=url, sha256=sha256, yanked=yanked))
-    return found
+        files.append(WheelLocation(file=html.unescape(file), url=url, sha256=sha256, yanked=yanked))
+    return files
 
 
 def local_label(file: str) -> str:

@@ -14,7 +14,7 @@ def ending_in_order() -> Iterator[None]:
         return
 
     def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+        raise SystemExit(128 + number)  # as a shell reports the signal
 
     before = signal.signal(signal.SIGTERM, end)
     try:

@@ -83,7 +83,8 @@ def build_images(
         suffix=FAT if options.fat else "",
     )
     built = [
-        BuiltImage(one.plan, one.image.digest, str(one.layout.folder), tuple(one.image.layers)) for one in assemble(run)
+        BuiltImage(build.plan, build.image.digest, str(build.layout.folder), tuple(build.image.layers))
+        for build in assemble(run)
     ]
     new = {layer.key for plan in run.plans for layer in plan.layers if known and not known.blob(layer.key)}
     if new:

@@ -22,12 +22,12 @@ def compare_named(project: Project, left: str, right: str) -> tuple[list[Differe
     A name means an OCI layout, an image of the Docker daemon (with a colon) or a target. Between two images of the
     embedded engine none is expected.
     """
-    one, other = (_open(project, name) for name in (left, right))
-    differences = diff_images(one, other, project.store)
-    if isinstance(one, Layout) and isinstance(other, Layout):
+    left_image, right_image = (_open(project, name) for name in (left, right))
+    differences = diff_images(left_image, right_image, project.store)
+    if isinstance(left_image, Layout) and isinstance(right_image, Layout):
         return differences, []
     unexpected = unexpected_of(differences)
-    return unexpected, [item for item in differences if item not in unexpected]
+    return unexpected, [difference for difference in differences if difference not in unexpected]
 
 
 def _open(project: Project, name: str) -> Layout | Opened:
@@ -43,8 +43,8 @@ def _open(project: Project, name: str) -> Layout | Opened:
 
 def unexpected_of(differences: Iterable[Difference]) -> list[Difference]:
     differences = list(differences)
-    sizes = {item.path: max(int(item.left), int(item.right)) for item in differences if item.field == "size"}
-    return [item for item in differences if not _is_expected(item, sizes.get(item.path, 0))]
+    sizes = {size.path: max(int(size.left), int(size.right)) for size in differences if size.field == "size"}
+    return [difference for difference in differences if not _is_expected(difference, sizes.get(difference.path, 0))]
 
 
 def _is_expected(difference: Difference, size: int) -> bool:

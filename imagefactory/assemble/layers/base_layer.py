@@ -47,11 +47,12 @@ def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list
         add_apt_sources(tree, unpacked.left_out)
     for entry in account_entries():
         tree.add(entry)
+    # After the packages: some of these files are written only if no package ships them, or copied from what one ships.
     add_configured_files(tree)
     add_alternatives(tree, [deb for deb, _ in packages])
     add_certificates(tree)
     add_dpkg_database(tree, packages, architecture)
-    add_ld_cache(tree, architecture)
+    add_ld_cache(tree, architecture)  # last, because it reads every library of the tree
     return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
 
 
@@ -77,9 +78,9 @@ def _unpack_all(
 ) -> list[tuple[Deb, Unpacked]]:
     """Decompress on all cores (decompressors release the GIL), and return the packages sorted by name."""
 
-    def one(item: tuple[DebPackage, Path]) -> tuple[Deb, Unpacked]:
-        deb = open_deb(*item, scratch)
+    def unpacked(package: tuple[DebPackage, Path]) -> tuple[Deb, Unpacked]:
+        deb = open_deb(*package, scratch)
         return deb, unpack(deb, architecture)
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        return list(pool.map(one, sorted(debs, key=lambda item: item[0].name)))
+        return list(pool.map(unpacked, sorted(debs, key=lambda package: package[0].name)))

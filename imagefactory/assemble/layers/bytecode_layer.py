@@ -34,7 +34,7 @@ from imagefactory.project.locks.files import LockedDeb
 from imagefactory.store.digests import Sha256
 
 Files = Mapping[Sha256, Path]
-_MOST_PROCESSES = 8
+_MOST_PROCESSES = 8  # of one layer; others are built at the same time
 _IN_DATA = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")
 """The folders of a wheel that are installed into site-packages, like what lies beside them."""
 
@@ -58,7 +58,7 @@ def bytecode_entries(
             owners[path] = owner
             places[path] = sources.tell(), len(text)
             sources.write(text)
-    program = next(files[item.sha256] for item in layer.inputs if item.name == COMPILER)
+    program = next(files[file.sha256] for file in layer.inputs if file.name == COMPILER)
     interpreter = DebianPython(layer.settings.python, python, scratch / "python")
     lines = [f"{offset} {size} {path}\n" for path, (offset, size) in sorted(places.items())]
     for source, compiled, content in _compile(interpreter, program, packed, lines, scratch):
@@ -75,6 +75,7 @@ def _compile(
         processes: list[subprocess.Popen[str]] = []
         for number in range(count):
             names = scratch / f"names-{number}"
+            # Dealt out one by one, so that no process gets a whole large package.
             names.write_text("".join(lines[number::count]), "utf-8")
             printed, results = scratch / f"printed-{number}", scratch / f"results-{number}"
             outputs.append((printed, results))
@@ -96,23 +97,23 @@ def _modules(
     layer: BytecodeLayer, files: Files, scratch: Path, modded: Sequence[Entry]
 ) -> Iterator[tuple[str, str, bytes]]:
     """List what a layer compiles, of the server's modules or of our own: owner, path in the image, source."""
-    lists = (files[item.sha256].read_text("utf-8") for item in layer.inputs if is_list(item.name))
+    lists = (files[file.sha256].read_text("utf-8") for file in layer.inputs if is_list(file.name))
     listed = ListedModules("".join(lists))
-    for item in layer.inputs:
-        if item.name in layer.settings.files:
-            yield FACTORY, layer.settings.files[item.name], files[item.sha256].read_bytes()
-        elif item.name.endswith(".deb"):
-            yield from _standard_library(layer, item, files, scratch, listed)
-        elif item.name.endswith(".whl"):
-            yield from _installed(layer, item, files, listed)
+    for file in layer.inputs:
+        if file.name in layer.settings.files:
+            yield FACTORY, layer.settings.files[file.name], files[file.sha256].read_bytes()
+        elif file.name.endswith(".deb"):
+            yield from _standard_library(layer, file, files, scratch, listed)
+        elif file.name.endswith(".whl"):
+            yield from _installed(layer, file, files, listed)
     for entry in modded:
         yield "mods", entry.path, read_content(entry.content)
 
 
 def _standard_library(
-    layer: BytecodeLayer, item: Input, files: Files, scratch: Path, listed: ListedModules
+    layer: BytecodeLayer, package: Input, files: Files, scratch: Path, listed: ListedModules
 ) -> Iterator[tuple[str, str, bytes]]:
-    deb = open_deb(NamedDeb.of_file(item.name, item.sha256), files[item.sha256], scratch)
+    deb = open_deb(NamedDeb.of_file(package.name, package.sha256), files[package.sha256], scratch)
     library = f"usr/lib/python{layer.settings.python}/"
     for entry in unpack(deb, deb.locked.architecture).entries:
         path = entry.path.removeprefix(library)
@@ -121,16 +122,16 @@ def _standard_library(
 
 
 def _installed(
-    layer: BytecodeLayer, item: Input, files: Files, listed: ListedModules
+    layer: BytecodeLayer, wheel: Input, files: Files, listed: ListedModules
 ) -> Iterator[tuple[str, str, bytes]]:
     settings = layer.settings
-    name = listed_name(str(parse_wheel_filename(item.name)[0]))
-    without = settings.without.get(item.name, ())
-    with ZipFile(files[item.sha256]) as archive:
+    name = listed_name(str(parse_wheel_filename(wheel.name)[0]))
+    without = settings.without.get(wheel.name, ())
+    with ZipFile(files[wheel.sha256]) as archive:
         for member in archive.namelist():
             path = _IN_DATA.sub("", member)
             if listed.has(name, path) and path not in without:
-                yield item.name, f"{settings.site}/{path}", archive.read(member)
+                yield wheel.name, f"{settings.site}/{path}", archive.read(member)
 
 
 _LIBRARIES = ("libc6", "libexpat1", "zlib1g")  # what Debian's Python is linked with, besides itself
@@ -154,7 +155,7 @@ class DebianPython:
 
     def start(self, *words: str | Path, output: IO[str]) -> subprocess.Popen[str]:
         """Start a program in this Python; only its words determine what it does, not the user's environment."""
-        # -I would ignore the seed, too.
+        # Sets among a module's constants are ordered by the seed of hashes, which -I would ignore, too.
         environment = {"PYTHONHOME": str(self._home), "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
         command = [
             *(self._loader, "--library-path", self._libraries, "--argv0", self._program, self._program),
@@ -180,16 +181,17 @@ def cannot_run(program: Path | str, why: str) -> BuildError:
 
 
 def _only(folder: Path, name: str) -> Path:
-    found = [path for path in sorted(folder.rglob(name)) if path.is_file() and not path.is_symlink()]
-    if not found:
+    matches = [path for path in sorted(folder.rglob(name)) if path.is_file() and not path.is_symlink()]
+    if not matches:
         raise cannot_run(folder, f"The packages of the base have no {name}.")
-    return found[0]
+    return matches[0]
 
 
 def _unpack(package: DebPackage, file: Path, folder: Path) -> None:
     for entry in unpack(open_deb(package, file, folder), package.architecture).entries:
         path = folder / entry.path
         path.parent.mkdir(parents=True, exist_ok=True)
+        # An absolute link would lead out of the folder.
         if entry.kind is EntryKind.SYMLINK and not entry.target.startswith("/"):
             path.symlink_to(entry.target)
         elif entry.content is not None:

@@ -63,7 +63,7 @@ def build_layer(work: LayerWork, store: Store, progress: Progress) -> Blob:
             refuse_changed(work.files)
             made = _make(replace(work, expected=None), store, progress)
     blob, owners, records = made
-    write_slimmed(work.layer.key, records, store)
+    write_slimmed(work.layer.key, records, store)  # before the record, with which the layer counts as built
     write_record(work.layer.key, blob, owners, store)
     return blob
 
@@ -110,7 +110,7 @@ def _base_entries(layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path)
     from imagefactory.assemble.layers.base_layer import base_entries, environment_entries  # noqa: PLC0415 - slow
     from imagefactory.assemble.layers.debian.deb import NamedDeb  # noqa: PLC0415
 
-    debs = [(NamedDeb.of_file(item.name, item.sha256), files[item.sha256]) for item in layer.inputs]
+    debs = [(NamedDeb.of_file(file.name, file.sha256), files[file.sha256]) for file in layer.inputs]
     yield from base_entries(debs, scratch)
     yield from ((FACTORY, entry) for entry in environment_entries(layer.settings))
 
@@ -120,24 +120,24 @@ def _wheel_entries(layer: WheelLayer, work: LayerWork, slimmers: list[Slimmer]) 
     if settings.second_name is not None:
         yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, settings))
     seen: dict[str, Entry] = {}
-    for item in layer.inputs:
+    for wheel in layer.inputs:
         slimmer = None
         if settings.slim is not None:
-            key = (item.sha256, settings.slim.chip, settings.slim.rule)
-            known = next((one for one in work.slimmed if (one.sha256, one.chip, one.rule) == key), None)
-            slimmer = Slimmer(item, settings.slim, known, believed=work.expected is not None)
+            key = (wheel.sha256, settings.slim.chip, settings.slim.rule)
+            records = (record for record in work.slimmed if (record.sha256, record.chip, record.rule) == key)
+            slimmer = Slimmer(wheel, settings.slim, next(records, None), believed=work.expected is not None)
             slimmers.append(slimmer)
         for entry in wheel_entries(
-            work.files[item.sha256],
-            item.name,
+            work.files[wheel.sha256],
+            wheel.name,
             settings,
-            without=settings.without.get(item.name, ()),
-            rehash=item.name in settings.rehash,
+            without=settings.without.get(wheel.name, ()),
+            rehash=wheel.name in settings.rehash,
             slimmer=slimmer,
         ):
             if not _repeats(entry, seen):
                 seen[entry.path] = entry
-                yield item.name, entry
+                yield wheel.name, entry
 
 
 def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
@@ -146,10 +146,10 @@ def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
     Namespace packages share their __init__.py. Different content is refused when the lock is made, and again when the
     entries are put in order.
     """
-    other = seen.get(entry.path)
-    if other is None or other.content is None or entry.content is None:
+    earlier = seen.get(entry.path)
+    if earlier is None or earlier.content is None or entry.content is None:
         return False
-    return other.mode == entry.mode and other.content.sha256 == entry.content.sha256
+    return earlier.mode == entry.mode and earlier.content.sha256 == entry.content.sha256
 
 
 def _write(entries: Iterable[Entry], store: Store, scratch: Path, progress: Progress, expected: Blob | None) -> Blob:

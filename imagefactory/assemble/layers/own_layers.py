@@ -14,9 +14,9 @@ from imagefactory.store.digests import Sha256
 
 def serve_entries(layer: ServeLayer, files: Mapping[Sha256, Path]) -> Iterable[Entry]:
     """List the entries of the layer; any user may write to the cache folder, since a container can run as anyone."""
-    for item in layer.inputs:
-        path = ImagePath(layer.settings.files[item.name])
-        yield Entry(path, EntryKind.FILE, 0o644, Bytes(files[item.sha256].read_bytes()))
+    for file in layer.inputs:
+        path = ImagePath(layer.settings.files[file.name])
+        yield Entry(path, EntryKind.FILE, 0o644, Bytes(files[file.sha256].read_bytes()))
     yield Entry(ImagePath(CACHES.lstrip("/")), EntryKind.DIRECTORY, 0o1777)
     if layer.settings.toolkit is not None:
         yield from toolkit_links(layer.settings.toolkit)

@@ -64,8 +64,8 @@ class Slimmer:
         chip = chip_of(self.settings.chip)
         if self.believed:
             libraries = self.known.libraries if self.known else ()
-            found = next((library for library in libraries if library.path == path), None)
-            return Slimmed(content, chip, found.sha256) if found else content
+            recorded = next((library for library in libraries if library.path == path), None)
+            return Slimmed(content, chip, recorded.sha256) if recorded else content
         if content.size < _LEAST or not any(fnmatchcase(path, pattern) for pattern in _LIBRARIES):
             return content
         tally, digest = Tally(), hashlib.sha256()
@@ -93,9 +93,9 @@ class Slimmer:
         """What was taken out, or None if nothing was and everything was understood; an error if the record differs."""
         if self.believed:
             return self.known
-        found = None
+        record = None
         if self.libraries or self.untouched:
-            found = SlimmedWheel(
+            record = SlimmedWheel(
                 file=self.wheel.name,
                 sha256=self.wheel.sha256,
                 chip=self.settings.chip,
@@ -103,11 +103,11 @@ class Slimmer:
                 libraries=tuple(sorted(self.libraries, key=lambda library: library.path)),
                 untouched=tuple(sorted(self.untouched, key=lambda library: library.path)),
             )
-        now, before = _by_path(found), _by_path(self.known or found)
+        now, before = _by_path(record), _by_path(self.known or record)
         wrong = [path for path in sorted({*now, *before}) if now.get(path) != before.get(path)]
         if wrong:
             raise _wrong(wrong[0], "What was found in it is not what is on record.")
-        return found
+        return record
 
     @property
     def note(self) -> bytes | None:

@@ -38,8 +38,8 @@ from imagefactory.store.digests import Sha256, sha256_of
 
 INSTALLER = b"imagefactory\n"
 MAX_UNPACKED = 32 * 1024**3  # more than any wheel unpacks to; an archive that claims more is a zip bomb
-_LOCAL_HEADER = 30
-_UTF8_NAME, _ENCRYPTED = 0x800, 0x61
+_LOCAL_HEADER = 30  # bytes before the name in a zip's local header (APPNOTE.TXT, 4.3.7)
+_UTF8_NAME, _ENCRYPTED = 0x800, 0x61  # flags of a zip member: bit 11; bits 0, 5 and 6 (APPNOTE.TXT, 4.4.4)
 _NOWHERE = frozenset({"", ".", ".."})
 _INTERPRETER = re.compile(r"bin/python[0-9.]*[tw]?(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -57,8 +57,8 @@ if __name__ == "__main__":
 def _owns(environment: Environment, path: str) -> bool:
     """Return whether a path below the root is the environment's own, which no wheel may replace or hide."""
     library = f"lib/python{environment.python}"
-    own = {"bin", "include", "lib", "lib64", library, f"{library}/site-packages", "pyvenv.cfg"}
-    return path in own or path.startswith(("lib64/", "pyvenv.cfg/")) or _INTERPRETER.match(path) is not None
+    fixed = {"bin", "include", "lib", "lib64", library, f"{library}/site-packages", "pyvenv.cfg"}
+    return path in fixed or path.startswith(("lib64/", "pyvenv.cfg/")) or _INTERPRETER.match(path) is not None
 
 
 def wheel_entries(
@@ -151,7 +151,7 @@ class _Installation(WheelDestination):
             script = self.archive.read(member.info)
             if sha256_of(script) != content.sha256:
                 raise _bad(self.file, f"the script {name} is not what its RECORD says")
-            if script.startswith(b"#!python"):
+            if script.startswith(b"#!python"):  # the standard's placeholder, also as #!pythonw
                 _, newline, rest = script.partition(b"\n")
                 script = b"#!/" + self.environment.interpreter.encode() + newline + rest
             return self._add(scheme, name, Bytes(script), executable=True)
@@ -198,6 +198,7 @@ class _Installation(WheelDestination):
             raise _bad(self.file, f"the member {info.filename} has no local header")
         if info.flag_bits & _ENCRYPTED:
             raise _bad(self.file, f"the member {info.filename} is encrypted or patched")
+        # The extra field of a local header may be longer or shorter than the directory's.
         offset = info.header_offset + _LOCAL_HEADER + length + int.from_bytes(local[28:30], "little")
         promised = self._promised_sha256(info.filename)
         if info.compress_type == ZIP_DEFLATED:
@@ -213,13 +214,14 @@ class _Installation(WheelDestination):
         algorithm, _, value = self.records.get(member, "").partition("=")
         if algorithm != "sha256":
             raise _bad(self.file, f"RECORD has no sha256 for {member}")
+        # RECORD has base64 without its padding.
         return Sha256(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex())
 
     def _refuse_unsafe_members(self) -> None:
         seen: set[str] = set()
         unpacked = 0
         for info in self.archive.infolist():
-            name, mode = info.filename, info.external_attr >> 16
+            name, mode = info.filename, info.external_attr >> 16  # the mode of Unix; 0 if the zip has none
             if not _NOWHERE.isdisjoint(name.removesuffix("/").split("/")) or "\\" in name:
                 raise _unsafe(self.file, f"the path {name!r} leaves the environment")
             if _CONTROL.search(name):

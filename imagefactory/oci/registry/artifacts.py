@@ -66,6 +66,7 @@ def upload_artifact(
         "mediaType": MANIFEST_TYPE,
         "artifactType": artifact_type,
         "config": empty.document(),
+        # The image specification wants at least one; `{}` stands for none.
         "layers": [descriptor.document() for descriptor in described or [empty]],
     }
     if subject is not None:
@@ -79,10 +80,10 @@ def upload_artifact(
 def contents(repository: Repository, manifest: StoredManifest) -> list[Descriptor]:
     where = f"{repository.reference.name}@{manifest.digest}"
     try:
-        found = [Descriptor.of(layer) for layer in manifest.document()["layers"]]
+        descriptors = [Descriptor.of(layer) for layer in manifest.document()["layers"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"Its manifest has no readable list of contents ({type(error).__name__})."
         raise repository.error("unusable", where, why) from None
-    if len(found) > _MOST:
-        raise repository.error("oversized", where, f"It lists {len(found):,} contents.")
-    return [descriptor for descriptor in found if descriptor.media_type != _EMPTY.media_type]
+    if len(descriptors) > _MOST:
+        raise repository.error("oversized", where, f"It lists {len(descriptors):,} contents.")
+    return [descriptor for descriptor in descriptors if descriptor.media_type != _EMPTY.media_type]

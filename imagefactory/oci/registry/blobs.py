@@ -66,7 +66,7 @@ class Download:
 
     def _request(self) -> RegistryResponse | None:
         url = self.connection.url(f"blobs/{self.digest}")
-        # Storage behind a registry may not support ranges: request one only if necessary.
+        # Storage behind a registry may not support ranges: request one only if necessary. Its last byte is included.
         headers = {"Range": f"bytes={self.position}-{self.end - 1}"} if self.position else {}
         with self.connection.stream(RegistryRequest("GET", url, headers=headers)) as response:
             if isinstance(response, RegistryResponse):
@@ -78,11 +78,11 @@ class Download:
             # A block more than is wanted: that the blob is too long is for the caller to say.
             for piece in pieces_of(response, self.end + BLOCK, time_for(self.end)):
                 received += len(piece)
-                wanted = piece[skip:][: self.end - self.position]
+                data = piece[skip:][: self.end - self.position]
                 skip = max(0, skip - len(piece))
-                if wanted:
-                    self.position += len(wanted)
-                    self.take(wanted)
+                if data:
+                    self.position += len(data)
+                    self.take(data)
                 if self.position == self.end:
                     return None
             if received < expected:
@@ -187,14 +187,14 @@ class Upload:
         """After the registry refused the digest, check whether the local file is wrong."""
         with self.open_stream() as stream:
             hashed = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # BinaryIO lacks readinto
-            found = f"sha256:{hashed.hexdigest()}"
+            digest = f"sha256:{hashed.hexdigest()}"
             size = stream.seek(0, os.SEEK_END)
-        if (size, found) != (self.size, self.digest):
+        if (size, digest) != (self.size, self.digest):
             raise InputError(
                 "wrong-digest",
                 "A blob does not match its digest.",
                 where=getattr(stream, "name", None) or self.digest,
-                why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
+                why=f"It has {size:,} bytes with the digest {digest}, not {self.digest}.",
                 fix="The cache is damaged: delete that file, and build the image again.",
             )
 

@@ -41,7 +41,7 @@ from imagefactory.store.http import Retry, new_session
 _RETRY = Retry(attempts=7)
 _CONNECTIONS = 8
 _REDIRECTS = 5
-_LIFETIME = 60.0  # seconds that a token is valid if the server does not say
+_LIFETIME = 60.0  # seconds that a token is valid if the server does not say, by the specification of tokens
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Connection:
         self._tokens: dict[Access, _Token] = {}
         self._lock = threading.Lock()
         self._session = new_session(_CONNECTIONS)
+        # Without an allowed domain, no cookie is kept.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         # A proxy cannot reach a registry on this machine.
         self._session.trust_env = not reference.is_local
@@ -119,7 +120,7 @@ class Connection:
     def send(self, request: RegistryRequest, authorization: str | None) -> Iterator[requests.Response]:
         """Send a request and yield its response before the body is read; follow redirects of GET and HEAD."""
         url, params = request.url, dict(request.params)
-        own = urlsplit(url).netloc
+        host = urlsplit(url).netloc
         for _ in range(_REDIRECTS):
             response = self._session.request(
                 request.method,
@@ -129,7 +130,7 @@ class Connection:
                 params=params,
                 data=request.body,
                 # A redirect to another host gets no secret, and registries do not use .netrc.
-                auth=partial(_authorize, authorization if urlsplit(url).netloc == own else None),
+                auth=partial(_authorize, authorization if urlsplit(url).netloc == host else None),
                 timeout=request.timeout,
                 allow_redirects=False,
                 stream=True,
@@ -143,22 +144,22 @@ class Connection:
 
     def locate(self, location: str, asked: str) -> str:
         """Resolve a Location header; refuse one that drops TLS or enters a private network."""
-        here = urlsplit(self.reference.url)
+        registry = urlsplit(self.reference.url)
         try:
-            target = urljoin(asked, location)
-            there = urlsplit(target)
+            url = urljoin(asked, location)
+            target = urlsplit(url)
         except ValueError:
             wrong = "the registry redirects to something else than a URL"
             raise requests.exceptions.InvalidURL(wrong) from None
-        if (there.scheme, there.netloc) == (here.scheme, here.netloc):
-            return target
-        if there.scheme != "https" and not (there.scheme == here.scheme == "http"):
-            place = f"{there.scheme}://{there.netloc}, without TLS"
+        if (target.scheme, target.netloc) == (registry.scheme, registry.netloc):
+            return url
+        if target.scheme != "https" and not (target.scheme == registry.scheme == "http"):
+            place = f"{target.scheme}://{target.netloc}, without TLS"
             raise UnsafeRedirectError(f"the registry redirects to {place}")
-        if _is_private(there.hostname or "") and not _is_private(here.hostname or ""):
-            place = f"{there.netloc}, an address of a private network"
+        if _is_private(target.hostname or "") and not _is_private(registry.hostname or ""):
+            place = f"{target.netloc}, an address of a private network"
             raise UnsafeRedirectError(f"the registry redirects to {place}")
-        return target
+        return url
 
     # --- failures --------------------------------------------------------------------------------
 
@@ -212,6 +213,7 @@ class Connection:
                 return self.credentials.basic() if self.credentials else None
             now = time.monotonic()
             for wider, token in self._tokens.items():
+                # `pull,push` starts with `pull`, and allows it.
                 if wider.startswith(access) and now < token.until:
                     return f"Bearer {token.value}"
             token = self._tokens[access] = self._fetch(self._challenge, access)
@@ -225,7 +227,7 @@ class Connection:
             raise self.error("unusable", self.reference.url, why)
         with self._lock:
             self._challenge = challenge
-            kept = {one: token for one, token in self._tokens.items() if f"Bearer {token.value}" != sent}
+            kept = {access: token for access, token in self._tokens.items() if f"Bearer {token.value}" != sent}
             self._tokens = kept
 
     def _fetch(self, challenge: Challenge, access: Access) -> _Token:
@@ -239,6 +241,7 @@ class Connection:
             raise self.failure(answer, f"get a token for {scope}", kind)
         try:
             document = parse_json(answer.body) if answer.ok else {}
+            # The second name is that of OAuth 2; a server may send either or both.
             value = document.get("token") or document.get("access_token")
             lifetime = float(document.get("expires_in") or _LIFETIME)
         except (ValueError, TypeError, AttributeError, OverflowError):
@@ -250,8 +253,8 @@ class Connection:
         return _Token(value, asked + lifetime - min(10.0, lifetime / 5))
 
     def _ask_for_token(self, challenge: Challenge, scope: str) -> RegistryResponse:
-        asked = {"service": challenge.service} if challenge.service else {}
-        request = RegistryRequest("GET", challenge.realm, params=asked | {"scope": scope})
+        service = {"service": challenge.service} if challenge.service else {}
+        request = RegistryRequest("GET", challenge.realm, params=service | {"scope": scope})
         with self.send(request, self.credentials.basic() if self.credentials else None) as response:
             return read_response(response)
 

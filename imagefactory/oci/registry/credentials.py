@@ -30,11 +30,11 @@ class Credentials:
 def find_credentials(registry: str, environment: Mapping[str, str] = os.environ) -> Credentials | None:
     home = environment.get("HOME") or Path.home()
     file = Path(environment.get("DOCKER_CONFIG") or Path(home, ".docker")) / "config.json"
-    found = _logged_in(file, registry) if file.exists() else None
+    login = _logged_in(file, registry) if file.exists() else None
     token = environment.get("GITHUB_TOKEN")
-    if found is None and token and registry == "ghcr.io":
+    if login is None and token and registry == "ghcr.io":
         return Credentials(environment.get("GITHUB_ACTOR") or "x-access-token", token, "GITHUB_TOKEN")
-    return found
+    return login
 
 
 def _logged_in(file: Path, registry: str) -> Credentials | None:
@@ -45,7 +45,7 @@ def _logged_in(file: Path, registry: str) -> Credentials | None:
     try:
         config = parse_json(file.read_bytes())
         with warnings.catch_warnings(action="ignore"):  # of a missing helper, which is an error right after
-            found = AuthConfig.load_config(None, config).resolve_authconfig(registry) or {}
+            login = AuthConfig.load_config(None, config).resolve_authconfig(registry) or {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DockerException) as error:
         raise RegistryError(
             "credentials-refused",
@@ -55,7 +55,8 @@ def _logged_in(file: Path, registry: str) -> Credentials | None:
             fix="Log in again (`docker login REGISTRY`), or fix or remove that configuration.",
         ) from None
     # A configuration and a helper spell the keys differently.
-    given = {name.lower(): value for name, value in found.items()}
-    if not given.get("username"):
+    fields = {name.lower(): value for name, value in login.items()}
+    if not fields.get("username"):
         return None
-    return Credentials(given["username"], given["password"].rstrip("\0"), str(file))
+    # Docker's own client strips trailing NULs, too.
+    return Credentials(fields["username"], fields["password"].rstrip("\0"), str(file))

@@ -19,7 +19,7 @@ _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_LONGEST_NAME = 255
+_LONGEST_NAME = 255  # characters of host, slash and repository, as in Docker
 _LARGEST = 2**63  # more than any blob has; Go, in which registries are written, counts up to this
 _HOSTS = {"docker.io": "registry-1.docker.io"}  # registries whose API has another host than the name that users write
 

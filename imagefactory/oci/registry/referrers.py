@@ -46,12 +46,13 @@ def fallback_tag(digest: Digest) -> str:
 def find(repository: Repository, digest: Digest, artifact_type: str | None = None) -> list[Descriptor]:
     # A registry that has learned the API may not know what was listed under the tag before.
     index = repository.manifest(fallback_tag(digest))
-    found: dict[Digest, Descriptor] = {}
+    by_digest: dict[Digest, Descriptor] = {}
     listed = _entries(repository, digest, index.body if index else None)
-    for item in (*_from_api(repository, digest, artifact_type), *listed):
-        if artifact_type is None or item.artifact_type == artifact_type:
-            found.setdefault(item.digest, item)
-    return list(found.values())
+    # A registry may ignore the filter by type.
+    for referrer in (*_from_api(repository, digest, artifact_type), *listed):
+        if artifact_type is None or referrer.artifact_type == artifact_type:
+            by_digest.setdefault(referrer.digest, referrer)
+    return list(by_digest.values())
 
 
 def dated(created: datetime) -> dict[str, str]:
@@ -68,27 +69,35 @@ def attach_many(repository: Repository, subject: Descriptor, attachments: Iterab
     """Attach several artifacts; where they have to be listed under the tag, all with one write, which takes a wait."""
     attached: list[Descriptor] = []
     unlisted: list[Descriptor] = []
-    for one in attachments:
-        body, digest, headers = _push(repository, subject, one)
-        attached.append(Descriptor(MANIFEST_TYPE, digest, len(body), one.artifact_type, one.annotations))
+    for attachment in attachments:
+        body, digest, headers = _push(repository, subject, attachment)
+        described = Descriptor(MANIFEST_TYPE, digest, len(body), attachment.artifact_type, attachment.annotations)
+        attached.append(described)
+        # With this header, a registry confirms that it lists the artifact itself.
         if headers.get("OCI-Subject") != subject.digest:
-            unlisted.append(attached[-1])
+            unlisted.append(described)
     if unlisted:
         enlist(repository, subject.digest, *unlisted)
     return attached
 
 
 def _push(
-    repository: Repository, subject: Descriptor, one: Attachment, *, again: bool = True
+    repository: Repository, subject: Descriptor, attachment: Attachment, *, again: bool = True
 ) -> tuple[bytes, Digest, Mapping[str, str]]:
-    body = upload_artifact(repository, one.artifact_type, one.payloads, annotations=one.annotations, subject=subject)
+    body = upload_artifact(
+        repository,
+        attachment.artifact_type,
+        attachment.payloads,
+        annotations=attachment.annotations,
+        subject=subject,
+    )
     try:
         return body, *repository.write_manifest(body, MANIFEST_TYPE)
     except RegistryError as error:
         # A registry may lose a blob that two clients finish at once, such as the empty configuration of all artifacts.
         if error.name != NO_CONTENT or not again:
             raise
-        return _push(repository, subject, one, again=False)
+        return _push(repository, subject, attachment, again=False)
 
 
 def has_api(repository: Repository, digest: Digest) -> bool:
@@ -101,6 +110,7 @@ def _from_api(repository: Repository, digest: Digest, artifact_type: str | None)
     params = {"artifactType": artifact_type} if artifact_type else {}
     url, headers = repository.url(f"referrers/{digest}"), {"Accept": INDEX_TYPE}
     answer = repository.ask(RegistryRequest("GET", url, headers=headers, params=params))
+    # 404 is the specification's answer without the API; some registries have others.
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.BAD_REQUEST):
         return []
     if not answer.ok:
@@ -113,7 +123,7 @@ def _entries(repository: Repository, digest: Digest, body: bytes | None) -> list
         return []
     try:
         listed = parse_json(body)
-        return [Descriptor.of(item) for item in listed.get("manifests") or []]
+        return [Descriptor.of(entry) for entry in listed.get("manifests") or []]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = f"{repository.reference.name}:{fallback_tag(digest)}"
         raise repository.error("unusable", where, f"It is no index of referrers ({type(error).__name__}).") from None
@@ -126,8 +136,8 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
         for attempt in range(_ATTEMPTS):
             index = repository.manifest(tag)
             listed = _entries(repository, subject, index.body if index else None)
-            known = {item.digest for item in listed}
-            missing = [item for item in attached if item.digest not in known]
+            digests = {entry.digest for entry in listed}
+            missing = [entry for entry in attached if entry.digest not in digests]
             # An entry that this call wrote counts only once nobody can overwrite it any more.
             if not missing and attempt == 0:
                 return
@@ -139,8 +149,8 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
                 if error.name != NO_CONTENT:
                     raise
                 # Somebody deleted what is listed, and not the list.
-                there = [item for item in listed if repository.resolve(item.digest)]
-                document = index_document([*there, *missing], claim())
+                present = [entry for entry in listed if repository.resolve(entry.digest)]
+                document = index_document([*present, *missing], claim())
                 written = replace_tag(repository, tag, seen, document, INDEX_TYPE)
             if written:
                 return

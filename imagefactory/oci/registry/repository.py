@@ -31,9 +31,9 @@ DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
 _TYPES = (MANIFEST_TYPE, INDEX_TYPE, DOCKER_MANIFEST_TYPE, DOCKER_INDEX_TYPE)
 _ACCEPT = {"Accept": ", ".join(_TYPES)}
-_PAGE = 1000
+_PAGE = 1000  # tags that one request asks for
 _MOST_PAGES = 1000
-_MOST_LINK = 8192
+_MOST_LINK = 8192  # characters of a Link header that are searched
 _NEXT = re.compile(r"<([^>]+)>\s*;[^,]*\brel=\"?next\"?")
 
 
@@ -74,11 +74,11 @@ def _type_of(document: Mapping[str, Any], served: str) -> str:
     if written is not None and served in _TYPES and written != served:
         raise ValueError(f"It is served as {served}, and says that it is {clean(str(written)[:100])}.")
     default = INDEX_TYPE if "manifests" in document else MANIFEST_TYPE
-    found = str(written or (served if served in _TYPES else default))
-    foreign = {"config", "layers"} if found in (INDEX_TYPE, DOCKER_INDEX_TYPE) else {"manifests"}
-    if other := foreign & document.keys():
-        raise ValueError(f"It is {clean(found[:100])}, and has {' and '.join(sorted(other))}.")
-    return found
+    media_type = str(written or (served if served in _TYPES else default))
+    foreign = {"config", "layers"} if media_type in (INDEX_TYPE, DOCKER_INDEX_TYPE) else {"manifests"}
+    if fields := foreign & document.keys():
+        raise ValueError(f"It is {clean(media_type[:100])}, and has {' and '.join(sorted(fields))}.")
+    return media_type
 
 
 class Repository(Connection):
@@ -151,9 +151,9 @@ class Repository(Connection):
 
             # One byte more than expected is enough to see that the blob is too long.
             Download(self, digest, size + 1, take).run()
-            found = f"sha256:{hashed.hexdigest()}"
-            if (received, found) != (size, digest):
-                why = f"It sent {received:,} bytes (expected: {size:,}) with the digest {found}."
+            actual = f"sha256:{hashed.hexdigest()}"
+            if (received, actual) != (size, digest):
+                why = f"It sent {received:,} bytes (expected: {size:,}) with the digest {actual}."
                 raise self.error("mismatch", f"{self.reference.name}@{digest}", why)
 
     # --- manifests and tags ----------------------------------------------------------------------
@@ -170,8 +170,8 @@ class Repository(Connection):
             media_type = _type_of(document, served)
         except (ValueError, AttributeError) as error:
             raise self.error("unusable", where, f"The manifest cannot be used: {error}") from None
-        told = answer.headers.get("Docker-Content-Digest")
-        expected = name if is_digest(name) else told
+        header = answer.headers.get("Docker-Content-Digest")
+        expected = name if is_digest(name) else header
         digest = Digest(expected) if expected and is_digest(expected) else digest_of(answer.body)
         self._check(digest, answer.body)
         return StoredManifest(digest, media_type, answer.body)
@@ -187,9 +187,9 @@ class Repository(Connection):
         answer = self._ask_for_manifest("HEAD", name)
         if answer is None:
             return None
-        told = answer.headers.get("Docker-Content-Digest", "")
-        if is_digest(told):
-            return Digest(told)
+        header = answer.headers.get("Docker-Content-Digest", "")
+        if is_digest(header):
+            return Digest(header)
         manifest = self.manifest(name)  # the header is optional
         return manifest.digest if manifest else None
 
@@ -216,15 +216,15 @@ class Repository(Connection):
             raise self.error("absent", f"{self.reference.name}@{digest}", why)
         if not answer.ok:
             raise self.failure(answer, "write a manifest")
-        told = answer.headers.get("Docker-Content-Digest")
-        if told and is_digest(told) and told != digest:
-            why = f"It stored a manifest as {told}."
+        header = answer.headers.get("Docker-Content-Digest")
+        if header and is_digest(header) and header != digest:
+            why = f"It stored a manifest as {header}."
             raise self.error("mismatch", f"{self.reference.name}@{digest}", why)
         return digest, answer.headers
 
     def tags(self) -> list[str]:
         where = f"{self.reference.name}/tags/list"
-        found: list[str] = []
+        tags: list[str] = []
         url = f"{self.url('tags/list')}?n={_PAGE}"
         for _ in range(_MOST_PAGES):
             answer = self.ask(RegistryRequest("GET", url))
@@ -236,12 +236,12 @@ class Repository(Connection):
                 page = [None]
             if not all(map(is_tag, page)):
                 raise self.error("unusable", where, "It is not a list of tags in JSON.")
-            found += page
-            if len(found) > _PAGE * _MOST_PAGES:
+            tags += page
+            if len(tags) > _PAGE * _MOST_PAGES:
                 break
             following = _NEXT.search(answer.headers.get("Link", "")[:_MOST_LINK])
             if following is None:
-                return list(dict.fromkeys(found))
+                return list(dict.fromkeys(tags))
             with self.named_failures():
                 url = self.locate(following[1], url)
         raise self.error("oversized", where, f"It has more than {_PAGE * _MOST_PAGES:,} tags.")
@@ -266,7 +266,7 @@ class Repository(Connection):
         return answer
 
     def _check(self, digest: Digest, data: bytes) -> None:
-        found = digest_of(data)
-        if found != digest:
+        actual = digest_of(data)
+        if actual != digest:
             where = f"{self.reference.name}@{digest}"
-            raise self.error("mismatch", where, f"It sent content with the digest {found}.")
+            raise self.error("mismatch", where, f"It sent content with the digest {actual}.")

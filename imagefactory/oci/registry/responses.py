@@ -51,9 +51,9 @@ class RegistryResponse(Response):
 
     def errors(self) -> list[tuple[str, str]]:
         try:
-            found = parse_json(self.body)["errors"]
+            errors = parse_json(self.body)["errors"]
             return [
-                (str(error.get("code", "")), str(error.get("message") or error.get("detail") or "")) for error in found
+                (str(error.get("code", "")), str(error.get("message") or error.get("detail") or "")) for error in errors
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
             return []
@@ -67,6 +67,7 @@ class RegistryResponse(Response):
         return f"{self.status_line}: {text[:300]}" if text else self.status_line
 
     def again(self) -> Again | None:
+        # GitHub's limit has no status of its own.
         limited = self.status == HTTPStatus.FORBIDDEN and b"secondary rate limit" in self.body
         # A new token helps against one that expired or was revoked, but not against too narrow a scope.
         expired = 'error="invalid_token"' in self.headers.get("WWW-Authenticate", "")
@@ -112,10 +113,10 @@ def _is_usable(text: str, scheme: str) -> bool:
 
 def read_challenge(header: str) -> Challenge | None:
     for scheme in ("bearer", "basic"):
-        found = re.search(rf"(?:^|,)\s*{scheme}\s+(.*)", header, re.IGNORECASE)
-        given = requests.utils.parse_dict_header(found[1]) if found else {}  # type: ignore[no-untyped-call]
-        if _is_usable(given.get("realm", ""), scheme):
-            return Challenge(scheme, given["realm"], given.get("service"))
+        match = re.search(rf"(?:^|,)\s*{scheme}\s+(.*)", header, re.IGNORECASE)
+        values = requests.utils.parse_dict_header(match[1]) if match else {}  # type: ignore[no-untyped-call]
+        if _is_usable(values.get("realm", ""), scheme):
+            return Challenge(scheme, values["realm"], values.get("service"))
     return None
 
 
@@ -206,6 +207,6 @@ def failure(kind: FailureKind, where: str, why: str, **names: str) -> FactoryErr
 
 def cause_of(error: requests.RequestException) -> tuple[FailureKind, str | None, str]:
     """Return the kind of an exception of requests, the URL (perhaps of a token server or of storage) and the reason."""
-    kind = next(kind for one, kind in _EXCEPTIONS.items() if isinstance(error, one))
+    kind = next(kind for exception, kind in _EXCEPTIONS.items() if isinstance(error, exception))
     url = error.request.url if error.request is not None else None
     return kind, url.partition("?")[0] if url else None, f"{reason_of(error)}."

@@ -27,7 +27,7 @@ from imagefactory.project.servers.server import Setting
 from imagefactory.store.digests import canonical_json
 
 FORMAT = 1
-GB = 1_000_000_000
+GB = 1_000_000_000  # as matrix.yaml counts; the serve program counts in bytes
 DRIVER = "580"  # the first driver branch for CUDA 13, which all wheels are made for
 Description = dict[str, Any]
 
@@ -37,6 +37,7 @@ def describe_image(
 ) -> Description:
     """Return the content of settings.json for a cell; `model` is the content of model.json."""
     serve = dict(model.get("serve", {}))
+    # The first shape is in model.json already (`serve_document`).
     for shape in matrix.models[cell.model].shapes(cell.server, cell.arch)[1:]:
         serve |= shape.by_name(given=True)
     facts, server = _image_facts(matrix, cell, kernels), server_of(cell)
@@ -177,6 +178,7 @@ def describe(
     mod_variables = {name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()}
     shapes = matrix.models[cell.model].shapes(cell.server, cell.arch)
     variables = {name: value for shape in shapes for name, value in shape.env.items()}
+    # Of a variable that a mod and the model set, the model's value counts.
     return Served(model, description, mod_variables | variables, compiles)
 
 

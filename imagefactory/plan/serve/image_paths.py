@@ -20,7 +20,7 @@ CACHES = "/var/cache/imagefactory"  # results of compiling and tuning at run tim
 MODEL_CACHE = "/root/.cache/huggingface"  # downloaded models, shared by all images
 KEY_FILE = "/run/secrets/vllm_api_key"
 
-SECOND = 1_000_000_000
+SECOND = 1_000_000_000  # Docker reads nanoseconds
 HEALTHCHECK: dict[str, object] = {
     "Test": ["CMD", *ENTRYPOINT, "health"],
     "Interval": 15 * SECOND,

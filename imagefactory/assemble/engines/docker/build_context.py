@@ -82,7 +82,7 @@ def plan_context(project: Project, plan: Plan) -> BuildContext:
     programs = [_file(f"{TOOLS}/{Path(name).name}", (project.root / name).read_bytes()) for name in (SETTLE, COMPILER)]
     steps: list[Step] = []
     puts = [_uv(project, plan), *programs]
-    for number, layer in enumerate((item for item in plan.layers if isinstance(item, WheelLayer)), 1):
+    for number, layer in enumerate((layer for layer in plan.layers if isinstance(layer, WheelLayer)), 1):
         step, more = _wheel_step(number, layer)
         steps.append(step)
         puts += more
@@ -109,15 +109,15 @@ def _wheel_step(number: int, layer: WheelLayer) -> tuple[Step, list[Put]]:
     label = layer.name if layer.kind == "wheel" else layer.kind
     folder = f"wheels/{number:02}-{label}"
     without, second_name = layer.settings.without, layer.settings.second_name
-    puts = [_locked_file(f"{folder}/{item.name}", item.sha256) for item in layer.inputs]
+    puts = [_locked_file(f"{folder}/{wheel.name}", wheel.sha256) for wheel in layer.inputs]
     # Wheels that yield paths are installed one at a time, because uv installs those of one call in any order.
     yielding: list[str] = []
-    for item in (item for item in layer.inputs if item.name in without):
-        name = str(parse_wheel_filename(item.name)[0])
+    for wheel in (wheel for wheel in layer.inputs if wheel.name in without):
+        name = str(parse_wheel_filename(wheel.name)[0])
         yielding.append(name)
-        puts.append(_file(f"{folder}/{name}.txt", _requirement(item)))
-        puts.append(_file(f"{folder}/{name}.yields", "".join(f"{path}\n" for path in without[item.name]).encode()))
-    others = b"".join(_requirement(item) for item in layer.inputs if item.name not in without)
+        puts.append(_file(f"{folder}/{name}.txt", _requirement(wheel)))
+        puts.append(_file(f"{folder}/{name}.yields", "".join(f"{path}\n" for path in without[wheel.name]).encode()))
+    others = b"".join(_requirement(wheel) for wheel in layer.inputs if wheel.name not in without)
     if others:
         puts.append(_file(f"{folder}/requirements.txt", others))
     metadata = None
@@ -136,24 +136,24 @@ def _requirement(wheel: Input) -> bytes:
 
 def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Put]]:
     """Return the layers above the wheels as folders to copy, computed by the embedded engine's code."""
-    found: list[tuple[Copy, Put]] = []
+    copies: list[tuple[Copy, Put]] = []
     number = 0
     for layer in layers:
         note = f"layer key {layer.key}"
         if isinstance(layer, ModLayer):
             number += 1
             folder = f"mods/{number:02}-{layer.name}"
-            found.append((Copy(f"mod {layer.name}", note, folder), _modded(folder, layer)))
+            copies.append((Copy(f"mod {layer.name}", note, folder), _modded(folder, layer)))
         elif isinstance(layer, BytecodeLayer):
             folder = f"bytecode/{layer.name.partition(' ')[0]}"
             copy = Copy(f"bytecode of {layer.name}", note, folder, compiles=True)
-            found.append((copy, _module_list(f"{folder}/modules.txt", layer, root)))
+            copies.append((copy, _module_list(f"{folder}/modules.txt", layer, root)))
         elif isinstance(layer, ServeLayer | ModelLayer):
-            files = {item.sha256: root / item.name for item in layer.inputs}
+            files = {file.sha256: root / file.name for file in layer.inputs}
             entries = [entry for _, entry in layer_entries(LayerWork(layer, files), root)]
             title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
-            found.append((Copy(title, note, layer.kind), layer_tree(layer.kind, entries)))
-    return found
+            copies.append((Copy(title, note, layer.kind), layer_tree(layer.kind, entries)))
+    return copies
 
 
 def _modded(folder: str, layer: ModLayer) -> Put:
@@ -167,7 +167,7 @@ def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Put:
         modded = mod_files[layer.key] if settings.mods else ()
         lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
         if not settings.files:
-            lists = [item.name for item in layer.inputs if is_list(item.name)]
+            lists = [file.name for file in layer.inputs if is_list(file.name)]
             lines = listed_paths(root, settings, lists)
         _with_parent(context / path).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
@@ -205,6 +205,7 @@ def _write_tree(folder: Path, entries: Iterable[Entry]) -> None:
             path.write_bytes(read_content(entry.content))
         else:
             raise ValueError(f"{entry.path}: a {entry.kind.value} cannot be copied into an image")
+        # After its content, which would change the time of a file again.
         os.utime(path, (MTIME, MTIME), follow_symlinks=False)
         if entry.kind is not EntryKind.SYMLINK:
             path.chmod(stat.S_IMODE(entry.mode))

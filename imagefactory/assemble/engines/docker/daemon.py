@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 _QEMU = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}
-_TIMEOUT = 600
-_PEEK = 512
+_TIMEOUT = 600  # seconds without an answer
+_PEEK = 512  # bytes that show what a member of a saved image is
 _SILENT = "The Docker daemon does not answer."
 _WITHOUT_DOCKER = (
     "Start Docker, check DOCKER_HOST and the free disk, or do without: the embedded engine and "
@@ -47,8 +47,8 @@ class Daemon:
 
 def ask() -> Daemon:
     with client_for("docker version", _SILENT) as client:
-        said = client.version()
-    return Daemon(str(said["Version"]), str(said["Arch"]))
+        version = client.version()
+    return Daemon(str(version["Version"]), str(version["Arch"]))
 
 
 def refuse_foreign(daemon: Daemon, platform: str) -> None:
@@ -82,8 +82,8 @@ def _refuse_errors(answers: Iterable[Mapping[str, Any]]) -> None:
 
 
 def image_id(name: str) -> str | None:
-    found = inspect(name)
-    return None if found is None else str(found["Id"])
+    attributes = inspect(name)
+    return None if attributes is None else str(attributes["Id"])
 
 
 def remove_name(name: str) -> None:
@@ -139,7 +139,7 @@ def _take(name: str, content: IO[bytes], documents: dict[str, Any], layers: dict
     head = buffered.peek(_PEEK)
     if head.startswith((b"{", b"[")):
         documents[name] = json.load(buffered)
-    elif head.startswith(b"\x1f\x8b"):
+    elif head.startswith(b"\x1f\x8b"):  # gzip (RFC 1952)
         layers[name] = list(read_stream(igzip.open(buffered, "rb")))  # type: ignore[no-untyped-call]
     elif name.endswith("layer.tar") or name.startswith("blobs/"):
         layers[name] = list(read_stream(buffered))
@@ -165,24 +165,24 @@ def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[st
     fix = "Start Docker, and check the name and the network; for a private registry, run `docker login` first."
     with client_for("docker pull", f"{reference} cannot be pulled.", fix) as client:
         _refuse_errors(client.api.pull(reference, stream=True, decode=True, auth_config=auth))
-        found: Mapping[str, Any] = client.images.get(reference).attrs
-    return found
+        attributes: Mapping[str, Any] = client.images.get(reference).attrs
+    return attributes
 
 
 def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
     """Ask the registry, through the daemon, for the digest and media type behind a name."""
     with client_for("docker pull", f"{reference} is not available.") as client:
-        found: Mapping[str, Any] = client.api.inspect_distribution(reference, auth_config=auth)["Descriptor"]
-    return found
+        descriptor: Mapping[str, Any] = client.api.inspect_distribution(reference, auth_config=auth)["Descriptor"]
+    return descriptor
 
 
 def inspect(name: str) -> Mapping[str, Any] | None:
     with client_for("docker inspect", _SILENT) as client:
         try:
-            found: Mapping[str, Any] = client.images.get(name).attrs
+            attributes: Mapping[str, Any] = client.images.get(name).attrs
         except ImageNotFound:
             return None
-    return found
+    return attributes
 
 
 def reader(chunks: Iterator[bytes]) -> io.BufferedReader:

@@ -16,7 +16,7 @@ from imagefactory.store.atomic import write_text
 
 DOCKERFILE = "Dockerfile"
 BASE_IMAGE = "imagefactory/base"
-SECOND = 1_000_000_000
+SECOND = 1_000_000_000  # a health check of an image's configuration counts in nanoseconds
 INSTALL = "/mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv"
 
 

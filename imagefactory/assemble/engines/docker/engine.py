@@ -25,7 +25,7 @@ from imagefactory.store.digests import refuse_changed
 from imagefactory.store.progress import Say
 
 LOG = "docker-build.log"
-_TOLD = 12  # lines of a failed build to show; the log has all of them
+_SHOWN = 12  # lines of a failed build to show; the log has all of them
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
 """Newer versions of BuildKit also name the stage: `#6 [stage-0  1/13] RUN ...`."""
 _WHEELS = re.compile(r"source=(wheels/[^,]+)")
@@ -71,8 +71,8 @@ def build_image(
             _run([*arguments, str(context)], folder / LOG, say)
         finally:
             shutil.rmtree(context, ignore_errors=True)
-    found = daemon.image_id(name)
-    if found is None:
+    image = daemon.image_id(name)
+    if image is None:
         raise BuildError(
             "docker-build-failed",
             f"The build succeeded, but Docker has no image {name}.",
@@ -80,14 +80,14 @@ def build_image(
             why="The builder did not load the image into this daemon.",
             fix="Check that DOCKER_HOST and the builder belong together; `docker buildx ls` lists the builders.",
         )
-    return found
+    return image
 
 
 def refuse_missing_buildx() -> None:
     command = ["docker", "buildx", "version"]
     try:
-        found = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own words
-        what = "Docker has no buildx." if found.returncode else ""
+        completed = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own words
+        what = "Docker has no buildx." if completed.returncode else ""
     except FileNotFoundError:
         what = "There is no docker command."
     if what:
@@ -132,15 +132,15 @@ def _base(project: Project, plan: Plan, watch: Watcher) -> Layout:
 
 def _fetch(project: Project, plan: Plan, downloads: Downloads) -> None:
     layers = [layer for layer in plan.layers[1:] if layer.kind not in ("serve", "bytecode")]
-    wanted = [item for layer in layers for item in downloads.inputs.wanted(layer)]
+    locked = [file for layer in layers for file in downloads.inputs.wanted(layer)]
     uv = project.tool_lock.find("uv", plan.cell.machine)
-    files = downloads.get([*wanted, downloads.inputs.wheel(uv)])
+    files = downloads.get([*locked, downloads.inputs.wheel(uv)])
     refuse_changed(files)
     project.store.mark_used(*files.values())
 
 
 def _run(arguments: Sequence[str], log: Path, say: Say) -> None:
-    last: deque[str] = deque(maxlen=_TOLD)
+    last: deque[str] = deque(maxlen=_SHOWN)
     say(f"$ {' '.join(arguments)}")
     with (
         log.open("w", encoding="utf-8") as file,

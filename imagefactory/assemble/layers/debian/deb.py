@@ -64,6 +64,7 @@ class NamedDeb(NamedTuple):
     @classmethod
     def of_file(cls, file: str, sha256: str) -> NamedDeb:
         name, version, architecture = file.removesuffix(".deb").split("_")
+        # In file names, apt spells the colon of an epoch %3a.
         return cls(name, version.replace("%3a", ":"), architecture, file, sha256)
 
 
@@ -225,8 +226,8 @@ def _entry(
         return Entry(path, EntryKind.SYMLINK, 0o777, target=member.linkname)
     if member.isdir():
         expected = folder(path)
-        found = Folder(member.mode & 0o7777, uid, gid)
-        if found != expected and not (found == Folder() and path in PLAIN_SINCE_TRIXIE):
+        packaged = Folder(member.mode & 0o7777, uid, gid)
+        if packaged != expected and not (packaged == Folder() and path in PLAIN_SINCE_TRIXIE):
             raise _undeclared(
                 f"{deb.name} wants /{path} to be a directory with mode {member.mode:o}, owner {uid}:{gid}.",
                 deb,
@@ -277,18 +278,18 @@ def _undeclared(what: str, deb: Deb, why: str, fix: str) -> InputError:
 def _owner(member: tarfile.TarInfo, deb: Deb) -> tuple[int, int]:
     """Return the owner as dpkg determines it: by name, or by number if there is no name."""
     ids = []
-    for kind, name, number, known in (
+    for kind, name, number, accounts in (
         ("user", member.uname, member.uid, UIDS),
         ("group", member.gname, member.gid, GROUPS),
     ):
-        if name and name not in known:
+        if name and name not in accounts:
             raise _undeclared(
                 f"{deb.name} ships {member.name} for the {kind} {name}, which the base does not have.",
                 deb,
                 "Maintainer scripts do not run, so nothing creates that account.",
                 "Declare it in imagefactory/assemble/layers/debian/policy.py.",
             )
-        ids.append(known[name] if name else number)
+        ids.append(accounts[name] if name else number)
     return ids[0], ids[1]
 
 

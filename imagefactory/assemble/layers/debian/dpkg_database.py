@@ -55,6 +55,7 @@ def _conffiles(deb: Deb, tree: FileTree, architecture: str) -> Iterator[tuple[st
         path = merged(line.strip().lstrip("/"), architecture)
         # `remove-on-upgrade /path` names a file that is not shipped.
         if line.startswith("/") and path in tree:
+            # dpkg compares with this hash, to keep a configuration file that was edited.
             yield line.strip(), hashlib.md5(tree.read(path), usedforsecurity=False).hexdigest()
 
 
@@ -73,6 +74,6 @@ def _add_triggers(tree: FileTree, debs: Sequence[Deb]) -> None:
             else:
                 named.setdefault(name.strip(), []).append(listener)
     for name, listeners in named.items():
-        tree.add_file(f"{HOME}/triggers/{name}", "".join(f"{who}\n" for who in sorted(listeners)))
+        tree.add_file(f"{HOME}/triggers/{name}", "".join(f"{listener}\n" for listener in sorted(listeners)))
     tree.add_file(f"{HOME}/triggers/File", "".join(f"{line}\n" for line in sorted(files)))
     tree.add_file(f"{HOME}/triggers/Unincorp", "")

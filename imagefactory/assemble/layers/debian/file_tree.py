@@ -35,17 +35,17 @@ class FileTree:
 
     def add(self, entry: Entry, owner: str = FACTORY) -> None:
         """Add a path. Packages that ship the same path must agree on it to the last byte."""
-        known = self._entries.get(entry.path)
-        if known is None:
+        earlier = self._entries.get(entry.path)
+        if earlier is None:
             self._entries[entry.path] = entry
             self._owners[entry.path] = owner
-        elif _differ(known, entry):
+        elif _differ(earlier, entry):
             first, second = sorted((self._owners[entry.path], owner))
             raise LockError(
                 "path-conflict",
                 f"{first} and {second} both own /{entry.path}, and they disagree.",
                 where=f"/{entry.path}",
-                why=f"They ship a {known.kind.value} and a {entry.kind.value}, with different content.",
+                why=f"They ship a {earlier.kind.value} and a {entry.kind.value}, with different content.",
                 fix="Remove one of the two packages from the base's list in matrix.yaml.",
             )
         else:
@@ -92,12 +92,12 @@ class FileTree:
         return None
 
     def children(self) -> dict[str, list[Entry]]:
-        found: dict[str, list[Entry]] = {}
+        children: dict[str, list[Entry]] = {}
         for entry in self:
-            found.setdefault(posixpath.dirname(entry.path), []).append(entry)
-        return found
+            children.setdefault(posixpath.dirname(entry.path), []).append(entry)
+        return children
 
 
-def _differ(one: Entry, other: Entry) -> bool:
-    same_shape = replace(one, content=None) == replace(other, content=None)
-    return not same_shape or read_content(one.content) != read_content(other.content)
+def _differ(first: Entry, second: Entry) -> bool:
+    same_shape = replace(first, content=None) == replace(second, content=None)
+    return not same_shape or read_content(first.content) != read_content(second.content)

@@ -26,11 +26,11 @@ CACHE = "etc/ld.so.cache"
 GENERATOR = b"spark-image-factory"
 
 _MAGIC = b"glibc-ld.so.cache1.1"
-_LITTLE_ENDIAN = 2
-_EXTENSION_MAGIC = 0xEAA42174
-_HEADER = struct.Struct("<20sIIB3xI12x")
-_ENTRY = struct.Struct("<iIIIQ")
-_EXTENSION = struct.Struct("<IIIIII")
+_LITTLE_ENDIAN = 2  # `cache_file_new_flags_endian_little` in glibc's dl-cache.h
+_EXTENSION_MAGIC = 0xEAA42174  # `cache_extension_magic`
+_HEADER = struct.Struct("<20sIIB3xI12x")  # magic, entries, bytes of strings, flags, where the extension is
+_ENTRY = struct.Struct("<iIIIQ")  # flags, where the SONAME and the path are, unused, hwcap
+_EXTENSION = struct.Struct("<IIIIII")  # magic, sections; of the only one: tag (0, generator), flags, place, size
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def cache_bytes(libraries: list[CachedLibrary], machine: ElfMachine) -> bytes:
     ordered = sorted(libraries, key=lambda library: _sort_key(library.soname), reverse=True)
     offsets, strings = _string_table({text for library in ordered for text in library})
     strings_at = _HEADER.size + len(ordered) * _ENTRY.size
+    # Rounded up to a multiple of four, as glibc aligns it.
     extension_at = -(-(strings_at + len(strings)) // 4) * 4
     parts = [_HEADER.pack(_MAGIC, len(ordered), len(strings), _LITTLE_ENDIAN, extension_at)]
     parts += [
@@ -108,12 +109,12 @@ def _sort_key(name: str) -> list[tuple[int, int]]:
 def _folders(tree: FileTree, machine: ElfMachine) -> dict[str, str]:
     """Return the library folders in ldconfig's order, as configured and as real paths, each once."""
     builtin = (f"/lib/{machine.triplet}", f"/usr/lib/{machine.triplet}", "/lib", "/usr/lib")
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for folder in (*_configured(tree, "etc/ld.so.conf"), *builtin):
         real = tree.resolve(folder)
-        if real is not None and real not in found.values():
-            found[folder] = real
-    return found
+        if real is not None and real not in folders.values():
+            folders[folder] = real
+    return folders
 
 
 def _configured(tree: FileTree, conf: str) -> Iterator[str]:
@@ -144,9 +145,9 @@ def _libraries(tree: FileTree, entries: list[Entry], machine: ElfMachine) -> dic
         )
         if link:
             soname = name
-        known = best.get(soname)
+        chosen = best.get(soname)
         # Files go before links, then higher versions before lower ones.
-        if known is None or (not link, _sort_key(name)) > (not known[0], _sort_key(known[1])):
+        if chosen is None or (not link, _sort_key(name)) > (not chosen[0], _sort_key(chosen[1])):
             best[soname] = (link, name)
     return {soname: name for soname, (_, name) in best.items()}
 
@@ -172,8 +173,8 @@ def _soname(tree: FileTree, entry: Entry, machine: ElfMachine) -> str | None:
 def _link_soname(tree: FileTree, folder: str, soname: str, name: str) -> None:
     """Link a library's SONAME to its file, unless a suitable entry is there already."""
     path = f"{folder}/{soname}"
-    known = tree.get(path)
-    if known is None:
+    present = tree.get(path)
+    if present is None:
         tree.add_link(path, name)
-    elif known.kind is EntryKind.SYMLINK and tree.resolve(path) != tree.resolve(f"{folder}/{name}"):
+    elif present.kind is EntryKind.SYMLINK and tree.resolve(path) != tree.resolve(f"{folder}/{name}"):
         tree.replace_link(path, name)

@@ -209,16 +209,16 @@ def add_certificates(tree: FileTree) -> None:
     They are not needed: curl and apt read the bundle, and OpenSSL's default file (`cert.pem`, in package
     openssl) points to it.
     """
-    found = {
+    certificates = {
         match[1]: tree.read(entry.path)
         for entry in tree
         if entry.kind is EntryKind.FILE and (match := _CERTIFICATE.fullmatch(entry.path))
     }
-    if not found:
+    if not certificates:
         return
     # Without a newline at the end of a file, two certificates would run together.
-    tree.add_file(BUNDLE, b"".join(data.rstrip(b"\n") + b"\n" for data in found.values()))
-    tree.add_file("etc/ca-certificates.conf", _HEADER + "".join(f"{name}\n" for name in found))
+    tree.add_file(BUNDLE, b"".join(data.rstrip(b"\n") + b"\n" for data in certificates.values()))
+    tree.add_file("etc/ca-certificates.conf", _HEADER + "".join(f"{name}\n" for name in certificates))
     tree.add_folder("usr/local/share/ca-certificates")
 
 
@@ -288,7 +288,7 @@ def registered(deb: Deb) -> Iterator[Alternative]:
 
 def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
     """Link every alternative to its best candidate, and register all of them with update-alternatives."""
-    found: dict[str, list[Alternative]] = {}
+    by_name: dict[str, list[Alternative]] = {}
     for deb in debs:
         for alternative in registered(deb):
             if alternative == _OF_PROCPS:
@@ -302,25 +302,25 @@ def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
                     f"(priority {alternative.priority}) and does not run.",
                     fix="Declare it in DECLARED in imagefactory/assemble/layers/debian/maintainer_scripts.py.",
                 )
-            found.setdefault(alternative.main.name, []).append(alternative)
-    for name, candidates in sorted(found.items()):
-        best = min(candidates, key=lambda one: (-one.priority, one.main.target))
+            by_name.setdefault(alternative.main.name, []).append(alternative)
+    for name, candidates in sorted(by_name.items()):
+        best = min(candidates, key=lambda candidate: (-candidate.priority, candidate.main.target))
         for link in (best.main, *best.followers):
             tree.add_link(f"etc/alternatives/{link.name}", link.target)
             # After usr-merge, /lib/cpp is usr/lib/cpp.
-            parent, _, own = link.link.lstrip("/").rpartition("/")
-            tree.add_link(f"{tree.resolve(parent) or parent}/{own}", f"/etc/alternatives/{link.name}")
+            parent, _, command = link.link.lstrip("/").rpartition("/")
+            tree.add_link(f"{tree.resolve(parent) or parent}/{command}", f"/etc/alternatives/{link.name}")
         tree.add_file(f"var/lib/dpkg/alternatives/{name}", _administration(best, candidates))
 
 
 def _administration(best: Alternative, candidates: Sequence[Alternative]) -> str:
     """Return the state file of update-alternatives for one name (see update-alternatives(1), FILES)."""
-    followers = sorted({link.name: link.link for one in candidates for link in one.followers}.items())
+    followers = sorted({link.name: link.link for candidate in candidates for link in candidate.followers}.items())
     lines = ["auto", best.main.link]
     for name, link in followers:
         lines += [name, link]
     lines.append("")
-    for candidate in sorted(candidates, key=lambda one: one.main.target):
+    for candidate in sorted(candidates, key=lambda candidate: candidate.main.target):
         targets = {link.name: link.target for link in candidate.followers}
         lines += [candidate.main.target, str(candidate.priority)]
         lines += [targets.get(name, "") for name, _ in followers]
