@@ -137,7 +137,7 @@ def test_an_engine_that_hangs_is_told_and_ended(engine: Engine) -> None:
             wait_for_log(container, "the engine is stuck: no progress since", 200)
             assert requests.get(f"{server.address}/health", timeout=5).status_code == 200
             assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
-            assert "is ended with code 69, after HANG_LIMIT=100 s" in waiting.result()
+            assert "Ending the server with code 69, after HANG_LIMIT=100 s" in waiting.result()
         assert container.exit_code == STUCK
 
 
