@@ -59,7 +59,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test that would fill the disk halfway through."""
     if not (needed := disk_needed(item)):
         return
-    _free.cache_clear()
     short = [f"{place} has {free // GB}" for place, free in _free().items() if free < needed * GB]
     if short:
         pytest.fail(
@@ -73,7 +72,6 @@ def disk_needed(item: pytest.Item) -> int:
     return max([0, *marked, *(DISK_OF_FIXTURES.get(name, 0) for name in getattr(item, "fixturenames", ()))])
 
 
-@cache
 def _free() -> dict[Path, int]:
     """Return the free bytes of the disks that tests write to, each named by one of its folders."""
     cached = os.environ.get("FACTORY_CACHE") or Path("~/.cache").expanduser()
