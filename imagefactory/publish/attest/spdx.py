@@ -13,6 +13,7 @@ from email.message import Message
 from email.parser import HeaderParser
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 from zipfile import ZipFile
 
@@ -104,12 +105,23 @@ _EXCEPTIONS: Final = {
 }
 
 
-@cache
-def _licensing() -> Licensing:
-    """Load SPDX's list of licences, which takes a moment."""
-    from license_expression import get_spdx_licensing  # noqa: PLC0415 - only where expressions are read
+_LOADING = Lock()
 
-    return get_spdx_licensing()
+
+def _licensing() -> Licensing:
+    """Return SPDX's list of licences; the first of several threads loads it, and the others wait."""
+    with _LOADING:
+        return _loaded()
+
+
+@cache
+def _loaded() -> Licensing:
+    from license_expression import get_spdx_licensing  # noqa: PLC0415 - only where expressions are read; it is slow
+
+    licensing = get_spdx_licensing()
+    # `parse` builds the automaton when it is first needed, and lets other threads use it before it is whole.
+    licensing.get_advanced_tokenizer()
+    return licensing
 
 
 def from_text(text: str) -> str | None:

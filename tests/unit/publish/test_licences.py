@@ -2,10 +2,15 @@
 
 import io
 import json
+import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from unittest.mock import Mock
 from zipfile import ZipFile
 
+import license_expression
 import pytest
 
 from imagefactory.plan.make import make_plan
@@ -43,6 +48,26 @@ def edit_record(factory: SmallFactory, start: str, **changes: object) -> Path:
     files = [one.model_copy(update=changes) if one.file.startswith(start) else one for one in lock.files]
     lock.model_copy(update={"files": tuple(files)}).write(path)
     return path
+
+
+def test_many_threads_may_read_the_first_licences_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheels of a lock are read in parallel, and license_expression hands out an automaton that is half built."""
+    threads, interval = 16, sys.getswitchinterval()
+    together, load = Barrier(threads), Mock(wraps=license_expression.get_spdx_licensing)
+    monkeypatch.setattr(license_expression, "get_spdx_licensing", load)
+    spdx._loaded.cache_clear()
+
+    def read(_: int) -> str | None:
+        together.wait()
+        return spdx.from_text("MIT OR Apache-2.0")
+
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            assert [*pool.map(read, range(threads))] == ["MIT OR Apache-2.0"] * threads
+    finally:
+        sys.setswitchinterval(interval)
+    assert load.call_count == 1, "another list replaces classes of the first, which may be in use"
 
 
 @pytest.mark.parametrize(
