@@ -17,6 +17,9 @@ from imagefactory.check.smoke.record import has_gpu
 from imagefactory.ci.jobs import RUNNERS
 from imagefactory.ci.run_summary import folded, page
 from imagefactory.errors import BuildError, FactoryError, TrustError
+from imagefactory.mods.compatibility import releases
+from imagefactory.mods.conflicts import find_conflicts
+from imagefactory.mods.source_files import Trees
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer, read_slimmed
 from imagefactory.plan.make import locked_plans, make_plan
@@ -33,7 +36,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Affected:
-    """A target whose image changes, or can no longer be planned, and how."""
+    """A target whose image changes, or can no longer be built, and how."""
 
     cell: Cell
     how: tuple[str, ...]
@@ -82,6 +85,8 @@ def find_changes(project: Project, base: str) -> Changes:
         except FactoryError:  # written for another version of the library: everything is new then
             before = {}
         after = _plans(project)
+    for conflict in find_conflicts(project, Trees(project), releases(project.matrix)):
+        after |= {cell: str(conflict) for cell in conflict.cells if cell in after}
     return Changes(mods=changed_mods(project, base), affected=tuple(_compare(before, after)))
 
 
@@ -125,7 +130,7 @@ def _compare(before: dict[Cell, Plan | str], after: dict[Cell, Plan | str]) -> I
         old = before.get(cell)
         if isinstance(plan, str):
             if plan != old:
-                yield Affected(cell, (f"cannot be planned: {plan}",), fault=True)
+                yield Affected(cell, (f"cannot be built: {plan}",), fault=True)
         elif not isinstance(old, Plan):
             yield Affected(cell, ("new",))
         elif old.key != plan.key:

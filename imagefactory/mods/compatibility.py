@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from imagefactory.errors import MOD_FILE_MISSING, MOD_MISFITS, ModError, unknown_name
 from imagefactory.mods.choose import find_mod, refuse_unknown_names
+from imagefactory.mods.conflicts import FIX, Conflict, find_conflicts
 from imagefactory.mods.source_files import FolderSource, Trees
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
@@ -70,7 +71,17 @@ def check_mods(
     trees = Trees(project, folder)
     with ThreadPoolExecutor(8) as pool:  # what takes time are requests for parts of wheels
         futures = [pool.submit(_check, project.matrix, mod, name, trees) for mod in mods for name in checked]
-        return [future.result() for future in futures]
+        results = [future.result() for future in futures]
+    conflicts = find_conflicts(project, trees, checked, names)
+    return [_together(result, conflicts) for result in results]
+
+
+def _together(result: ModResult, conflicts: Iterable[Conflict]) -> ModResult:
+    """Return the result of a mod, or its first conflict with another mod."""
+    for conflict in conflicts:
+        if conflict.version == result.version and result.mod in conflict.mods and result.holds:
+            return replace(result, status="conflict", detail=str(conflict), fix=FIX)
+    return result
 
 
 def releases(matrix: Matrix) -> list[str]:
@@ -81,11 +92,14 @@ def releases(matrix: Matrix) -> list[str]:
 def refuse_broken(results: Sequence[ModResult]) -> None:
     broken = [result for result in results if not result.holds]
     if broken:
+        alike: dict[str, list[str]] = {}
+        for result in broken:
+            alike.setdefault(result.detail, []).append(f"{result.mod} on {result.version}")
         raise ModError(
             "false-claim",
             f"{len(broken)} claim{'s of mods do' if len(broken) > 1 else ' of a mod does'} not hold.",
             where=", ".join(f"{result.mod} on {result.version}" for result in broken),
-            why=" | ".join(f"{result.mod} on {result.version}: {result.detail}" for result in broken),
+            why=" | ".join(f"{', '.join(where)}: {detail}" for detail, where in alike.items()),
             fix=" ".join(dict.fromkeys(result.fix for result in broken)),
         )
 

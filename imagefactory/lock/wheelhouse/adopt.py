@@ -168,7 +168,7 @@ def _one_of(
 
 
 def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
-    return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.version, cell.arch, ()))
+    return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.version, cell.arch))
 
 
 def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:

@@ -4,16 +4,18 @@ import pytest
 
 from imagefactory.ci.pull_request import changed_mods, find_changes
 from imagefactory.project.project import Project
-from tests.fixtures.checkouts import Checkout
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.fake_github import commit_all
-from tests.fixtures.mods import edit, has, manifest, write_mod
+from tests.fixtures.lock_files import deb_entry, write_base_lock
+from tests.fixtures.mods import edit, has, inserting, manifest, write_mod
+from tests.fixtures.releases import Released
 
 
-def mod(name: str, greeting: str) -> dict[str, object]:
-    change = edit("vllm/hello.py", "hello", replace=greeting)
+def mod(name: str, greeting: str, file: str = "vllm/hello.py") -> dict[str, object]:
+    change = edit(file, "hello", replace=greeting)
     wanted = [{"model": "big", "arch": "gpu"}]
-    return manifest(name, change, checks=[has("vllm/hello.py", greeting)], versions=">=0", needed_when=wanted)
+    return manifest(name, change, checks=[has(file, greeting)], versions=">=0", needed_when=wanted)
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_a_changed_mod_affects_the_targets_that_have_it(committed: Checkout) -> 
 
 def test_a_changed_model_without_a_gpu_gives_jobs_and_a_new_mod_is_found(committed: Checkout) -> None:
     committed.edit_matrix("serve: {dtype: float32}", "serve: {dtype: bfloat16}")
-    write_mod(committed.root / "mods", mod("new-one", "hello again"))
+    write_mod(committed.root / "mods", mod("new-one", "hello again", "vllm/again.py"))
     project = Project(committed.root)
     assert changed_mods(project, "HEAD") == ("new-one",)
     jobs = find_changes(project, "HEAD").jobs(project)
@@ -47,6 +49,19 @@ def test_a_changed_model_without_a_gpu_gives_jobs_and_a_new_mod_is_found(committ
         "tiny@2.0/cpu/amd64": "ubuntu-24.04",
         "tiny@2.0/cpu/arm64": "ubuntu-24.04-arm",
     }
+
+
+def test_two_mods_on_the_same_lines_make_the_change_fail(released: Released) -> None:
+    project = released({"1.0": {"vllm/x.py": "one = 1\n"}}, {})
+    (project.root / "images").symlink_to(REPOSITORY / "images")
+    write_base_lock(project.locks, "linux/amd64", [deb_entry("base-files_1_amd64.deb", b"")])
+    write_mod(project.root / "mods", inserting("first"))
+    commit_all(project.root)
+    write_mod(project.root / "mods", inserting("second"))
+    [target] = find_changes(Project(project.root, project.store), "HEAD").affected
+    assert target.fault
+    [why] = target.how
+    assert why.startswith("cannot be built: The mods first and second touch the same lines. (vllm/x.py:1)")
 
 
 def test_a_missing_base_commit_is_explained(committed: Checkout) -> None:

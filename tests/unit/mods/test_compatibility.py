@@ -14,7 +14,7 @@ from imagefactory.project.project import Project
 from images.shipped.mods.load import load_mod
 from tests.fixtures.failures import raises
 from tests.fixtures.lock_files import locked_wheel, write_wheel_lock
-from tests.fixtures.mods import Data, edit, has, manifest, table_in, write_mod
+from tests.fixtures.mods import Data, edit, has, inserting, manifest, table_in, write_mod
 from tests.fixtures.releases import Released
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
@@ -53,7 +53,8 @@ def add(project: Project, data: Data, files: dict[str, str | bytes] | None = Non
 
 def test_wrong_claims_fail_and_name_the_line_in_mod_yaml(project: Project) -> None:
     add(project, marker(upstreamed_in=None))
-    add(project, marker(upstreamed_in=None, versions=">=1") | {"name": "wide"})
+    later = [{"vllm": ">=2"}]
+    add(project, marker(upstreamed_in=None, versions=">=1", needed_when=later) | {"name": "wide"})
     results = {(result.mod, result.version): result for result in check_mods(project)}
     wide = results["wide", "2.0"]
     assert wide.status == "conflict"
@@ -72,6 +73,38 @@ def test_a_claim_to_be_upstream_too_early_and_a_missing_file_are_reported(projec
     assert (early.status, gone.status) == ("conflict", "file missing")
     assert "claimed to be upstream, but vllm/x.py: A has base Mixin: A has the bases Base" in early.detail
     assert "The mod gone (>=1,<2) changes vllm/gone.py, which does not exist" in gone.detail
+
+
+def test_two_mods_on_the_same_lines_are_refused_before_any_image_is_built(project: Project) -> None:
+    add(project, inserting("first", "class A(Base):\n"))
+    add(project, inserting("second", "    pass\n"))
+    add(project, inserting("third", "A(Base):\n    pass\n"))
+    add(project, inserting("misfit", "class B"))
+    results = {result.mod: result for result in check_mods(project, ["first", "third", "misfit"], ["1.0"])}
+    assert results["first"].detail == (
+        "The mods first and third touch the same lines. (vllm/x.py:1) "
+        "first relies on lines 1-1, third relies on lines 1-2. Both are for tiny@1.0/cpu."
+    )
+    assert "occurs 0 times" in results["misfit"].detail  # not a word on the mods that it meets
+    with raises("false-claim") as caught:
+        refuse_broken(check_mods(project, ["third"], ["1.0"]))
+    assert caught.value.where == "third on 1.0"
+    assert "Merge them into one mod, or let `needed_when`" in caught.value.fix
+    # Where another version needs it, it is in nobody's way.
+    add(project, inserting("third", "A(Base):\n    pass\n", needed_when=[{"vllm": ">=2"}]))
+    refuse_broken(check_mods(Project(project.root, project.store), ["first", "second", "third"], ["1.0"]))
+
+
+def test_a_mod_that_undoes_another_and_conflicts_of_sources_are_found(project: Project) -> None:
+    free = inserting("keeps-it-free", "    pass\n")
+    free["variants"][0]["checks"].append({"file": "vllm/x.py", "lacks": "# louder"})
+    add(project, free)
+    add(project, inserting("louder", "class A(Base):\n"))
+    for name in ("cmake", "more-cmake"):
+        add(project, inserting(name, "set(ARCHS 1)\n", path="CMakeLists.txt", variant={"stage": "source"}))
+    details = {result.mod: result.detail for result in check_mods(project, versions=["1.0"])}
+    assert details["louder"].startswith("The mods keeps-it-free and louder do not fit together: A check of the mod")
+    assert "The mods cmake and more-cmake touch the same lines. (CMakeLists.txt:1)" in details["cmake"]
 
 
 def test_mod_is_checked_in_both_stages(project: Project) -> None:
@@ -148,7 +181,7 @@ def test_mod_applies_or_is_upstream_as_the_sources_show_and_the_table_says_so(pr
 
 
 def test_entries_that_were_not_checked_stay_in_the_table(project: Project, tmp_path: Path) -> None:
-    add(project, marker() | {"name": "m"})
+    add(project, marker(needed_when=[{"vllm": ">=2"}]) | {"name": "m"})
     add(project, marker())
     readme = tmp_path / "README.md"
     rows = "| [m](m/mod.yaml) | applies | not needed |\n| [gone](gone/mod.yaml) | applies | applies |"
