@@ -121,7 +121,7 @@ def _recipes(project: Project, cell: Cell, digest: Digest | None) -> dict[str, s
 
 
 def _manifest(project: Project) -> str:
-    *_, owner, name = project.matrix.source.rstrip("/").removesuffix(".git").split("/")
+    *_, owner, name = project.matrix.effective_source.split("/")
     registry = f"images-{name}" if name.lower().startswith(RESERVED) else name
     document = render_yaml("registry.yaml", name=registry, source=f"{owner}/{name}", recipes=FOLDERS["sparkrun"])
     return MADE + yaml.safe_dump(document, sort_keys=False, width=110)

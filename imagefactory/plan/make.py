@@ -238,7 +238,6 @@ def _image_config(
         "org.opencontainers.image.title": f"{cell.runs} for {cell.model} on {cell.arch}",
         "org.opencontainers.image.version": version_key(cell.version),
         "org.opencontainers.image.licenses": " AND ".join(_licences(chosen)),
-        "org.opencontainers.image.source": matrix.source,
         "org.opencontainers.image.base.name": matrix.archs[cell.arch].base,
         **cell.labels,
         "imagefactory.kernels": wheels.kernels,

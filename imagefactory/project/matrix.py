@@ -36,8 +36,10 @@ SmokeLevel = Literal["static", "container", "serve", "gpu"]
 ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Workflow = Annotated[str, StringConstraints(pattern=r"^\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$")]
-PLACEHOLDER: Final = "OWNER"  # in `registry`, until a fork sets it
-_ON_GITHUB = re.compile(r"(?:\w+://)?(?:[^@/]+@)?github\.com(?::\d+)?[:/]([A-Za-z0-9-]+)/[\w.-]+/?")
+PLACEHOLDER: Final = "OWNER"  # in `registry` and `source`: whoever owns the repository that was cloned
+SOURCE: Final = "org.opencontainers.image.source"  # registries link a package to the repository that it names
+_GITHUB: Final = "https://github.com"
+_ON_GITHUB = re.compile(r"(?:\w+://)?(?:[^@/]+@)?github\.com(?::\d+)?[:/]([A-Za-z0-9-]+/[\w.-]+?)(?:\.git)?/?")
 Registry = Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
 TaggedImage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)+:[\w.-]+$")]
 
@@ -171,7 +173,7 @@ class Matrix(_Model):
 
     registry: Registry
     source: Annotated[str, StringConstraints(pattern=r"^https://")]
-    """The source repository of the factory, stored in an image label that GHCR uses to link the two."""
+    """The repository of this factory, whose workflows may sign; no image depends on it."""
     signers: Annotated[list[Workflow], Field(min_length=1)] = [".github/workflows/nightly.yml@refs/heads/main"]
     """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
     vulnerabilities: VulnerabilityRules | None = None  # without it, none keeps an image from its tags
@@ -219,8 +221,25 @@ class Matrix(_Model):
 
     @property
     def identities(self) -> tuple[str, ...]:
-        """The workflows that may sign, as sigstore's certificates name them."""
-        return tuple(f"{self.source.rstrip('/').removesuffix('.git')}/{signer}" for signer in self.signers)
+        """The workflows that may sign, as sigstore's certificates name them; none while the repository is unknown."""
+        # Somebody may have the placeholder's name on GitHub.
+        return tuple(f"{self._known_source}/{signer}" for signer in self.signers if self._known_source)
+
+    @property
+    def effective_source(self) -> str:
+        """The repository of this factory: `source`, or where the checkout comes from in place of the placeholder."""
+        return self._known_source or self.source
+
+    @property
+    def source_annotation(self) -> dict[str, str]:
+        """What links a package to its repository, for manifests that are not images; empty while that is unknown."""
+        return {SOURCE: self._known_source} if self._known_source else {}
+
+    @property
+    def _known_source(self) -> str:
+        if not self.source.startswith(f"{_GITHUB}/{PLACEHOLDER}/"):
+            return self.source.rstrip("/").removesuffix(".git")
+        return f"{_GITHUB}/{self._repository}" if self._repository else ""
 
     @property
     def effective_registry(self) -> str:
@@ -231,12 +250,21 @@ class Matrix(_Model):
             return str(Reference.parse(named, "the variable FACTORY_REGISTRY"))
         if not self.registry.startswith(f"ghcr.io/{PLACEHOLDER}/"):
             return self.registry
-        owner, _, _ = os.environ.get("GITHUB_REPOSITORY", "").partition("/")
-        return self.registry.replace(PLACEHOLDER, (owner or self._origin_owner).lower() or PLACEHOLDER)
+        owner, _, _ = self._repository.partition("/")
+        return self.registry.replace(PLACEHOLDER, owner.lower() or PLACEHOLDER)
+
+    @property
+    def _repository(self) -> str:
+        """OWNER/NAME of the repository on GitHub that this checkout comes from; empty if it is unknown."""
+        # Whoever clones a repository trusts it: `origin` decides whose signatures count. The workflow that runs may
+        # have checked out somebody else's repository, so its own counts only where there is no `origin` on GitHub.
+        running = os.environ.get("GITHUB_SERVER_URL", _GITHUB) + "/" + os.environ.get("GITHUB_REPOSITORY", "")
+        match = _ON_GITHUB.fullmatch(self._origin) or _ON_GITHUB.fullmatch(running)
+        return match[1] if match else ""
 
     @cached_property
-    def _origin_owner(self) -> str:
-        """The owner of the repository on GitHub that the checkout was cloned from; empty if there is none."""
+    def _origin(self) -> str:
+        """The address that the checkout was cloned from; empty if there is none."""
         if self._checkout is None or not (self._checkout / ".git").exists():
             return ""
         command = ["git", "-C", str(self._checkout), "config", "--get", "remote.origin.url"]
@@ -244,8 +272,7 @@ class Matrix(_Model):
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)  # noqa: S603
         except (OSError, subprocess.SubprocessError):
             return ""
-        match = _ON_GITHUB.fullmatch(done.stdout.strip())
-        return match[1] if match else ""
+        return done.stdout.strip()
 
     @property
     def has_no_registry(self) -> bool:

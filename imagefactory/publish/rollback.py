@@ -66,7 +66,8 @@ def rollback(project: Project, repository: Repository, cell: Cell, to: str = "")
             catalog = catalog.with_event(event)
         return catalog
 
-    written = write_catalog(repository, change, seen=snapshot, tags=moved, events=events)
+    link = project.matrix.source_annotation
+    written = write_catalog(repository, change, seen=snapshot, tags=moved, events=events, annotations=link)
     set_tags(repository, manifests, written, moved, events)
     return _rolled_back(image, catalog.current(moved, cell.platform), cell_tags, moved)
 

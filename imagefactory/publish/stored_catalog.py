@@ -4,7 +4,7 @@ import gzip
 import random
 import time
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,11 +94,12 @@ def write_catalog(
     seen: Snapshot | None = None,
     tags: Collection[str] = (),
     events: Collection[str] = (),
+    annotations: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """Change the catalog; if somebody else wrote it meanwhile, read it again and repeat the change.
 
     Raise if somebody else moved one of `tags`, or pruned the registry, since it was `seen`. `events` are the ids of
-    those that `change` adds.
+    those that `change` adds; `annotations` are for the registry.
     """
     first = latest = seen or read_catalog(repository)
     for attempt in range(ATTEMPTS):
@@ -112,9 +113,9 @@ def write_catalog(
             why = "What this command found there may be deleted."
             raise race_lost(repository, what, why, "Run it again. No tag was moved.")
         changed = change(catalog)
-        annotations = claim() | ({PREVIOUS: latest.digest} if latest.digest else {})
+        notes = {**(annotations or {}), **claim(), **({PREVIOUS: latest.digest} if latest.digest else {})}
         payload = _payload(repository, changed, latest.catalog)
-        body = upload_artifact(repository, CATALOG_TYPE, [payload], annotations=annotations)
+        body = upload_artifact(repository, CATALOG_TYPE, [payload], annotations=notes)
         written = replace_tag(repository, CATALOG, latest.digest, body, MANIFEST_TYPE)
         if written is not None:
             return Snapshot(changed, written)

@@ -79,7 +79,10 @@ def write(gate: Gate, ready: Sequence[Ready]) -> list[Promoted]:
         return catalog
 
     moving = {tag for candidate in ready for tag in candidate.tags.moving}
-    written = write_catalog(gate.repository, change, seen=gate.snapshot, tags=moving, events=promotions)
+    link = gate.project.matrix.source_annotation
+    written = write_catalog(
+        gate.repository, change, seen=gate.snapshot, tags=moving, events=promotions, annotations=link
+    )
     recorded = [event for event in written.catalog.events if event.id in promotions]
     for event in recorded:
         for tag in event.named:
@@ -98,15 +101,15 @@ class Manifests(dict[Digest, StoredManifest]):
     def __missing__(self, digest: Digest) -> StoredManifest:
         return self.setdefault(digest, self._repository.require_manifest(digest))
 
-    def create_index(self, images: Mapping[str, Digest], image: Published) -> Digest:
-        """Upload an index of images by platform, so that whoever reads the catalog finds it."""
+    def create_index(self, images: Mapping[str, Digest], image: Published, annotations: Mapping[str, str]) -> Digest:
+        """Upload an index of images by platform, with annotations beside those of an image; the catalog names it."""
         entries: list[Descriptor] = []
         for platform, digest in images.items():
             system, _, machine = platform.partition("/")
             described = {"architecture": machine, "os": system}
             entries.append(replace(self[digest].descriptor(), platform=described))
         # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
-        body = index_document(entries, self[image.digest].document().get("annotations", {}))
+        body = index_document(entries, {**self[image.digest].document().get("annotations", {}), **annotations})
         index = StoredManifest(digest_of(body), INDEX_TYPE, body)
         if index.digest not in self:
             self._repository.put_manifest(body, INDEX_TYPE)
@@ -127,7 +130,10 @@ def pointers(
     targets: dict[str, Pointer] = {}
     for tag in tags:
         images = pointed_at(image, catalog.pointer(tag), catalog.known, platforms)
-        digest = image.digest if len(platforms) == 1 else manifests.create_index(images, image)
+        if len(platforms) == 1:
+            digest = image.digest
+        else:
+            digest = manifests.create_index(images, image, matrix.source_annotation)
         targets[tag] = Pointer(digest=digest, images=images)
     return targets
 

@@ -80,6 +80,7 @@ class SiteContents:
 def gather(stock: Stock) -> SiteContents:
     """Gather the contents; what cannot be read is listed on the status page."""
     project = stock.project
+    source = project.matrix.effective_source
     packages = package_lists(stock)
     problems = [entry.problem for entry in packages.values() if entry.problem]
     shared = Counter[str](layer.key for planned in stock.planned.values() for layer in planned.plan.layers)
@@ -108,8 +109,8 @@ def gather(stock: Stock) -> SiteContents:
     order = order_by_use(project.matrix, models)
     return SiteContents(
         stock=stock,
-        title=project.matrix.source.rstrip("/").removesuffix(".git").rpartition("/")[2],
-        source=project.matrix.source,
+        title=source.rpartition("/")[2],
+        source=source,
         models=models,
         images=images,
         packages=list(packages.values()),

@@ -44,7 +44,7 @@ def attach_all(project: Project, plan: Plan, dossier: Dossier, signer: Signer | 
 
 
 def _statements(project: Project, plan: Plan, name: str, subject: Digest, document: bytes) -> list[Statement]:
-    source, run = provenance.read_source(project.root), provenance.read_run(project.matrix.source)
+    source, run = provenance.read_source(project.root), provenance.read_run(project.matrix.effective_source)
     predicates = {
         provenance.PREDICATE_TYPE: provenance.make_provenance(project, plan, source=source, run=run),
         sbom.PREDICATE_TYPE: parse_json(document),

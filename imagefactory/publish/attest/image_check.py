@@ -107,7 +107,8 @@ def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
         shown = {"failed", "not counted"}
         fix = (
             "You: do not use it, unless you trust one of those who signed; then name the key (--key) or the workflow "
-            "(`signers` in matrix.yaml). Whoever published it: sign it with a key or in a workflow that counts."
+            "(`source` and `signers` in matrix.yaml). Whoever published it: sign it with a key, or in a workflow that "
+            "counts."
         )
     else:
         name, what = "unsigned-image", "Nobody signed the image."

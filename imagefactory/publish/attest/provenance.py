@@ -44,7 +44,7 @@ class Run:
 
 def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run: Run) -> dict[str, Any]:
     """Return the predicate: what an image was made from, by whom and how."""
-    uri = f"git+{project.matrix.source}"
+    uri = f"git+{project.matrix.effective_source}"
     dependencies: list[dict[str, Any]] = [
         {"name": name, "digest": {"sha256": sha256}} for name, sha256 in input_hashes(project, plan).items()
     ]
@@ -56,7 +56,7 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
     document = sbom.write_sbom(project, plan, parts)
     return {
         "buildDefinition": {
-            "buildType": f"{project.matrix.source}#build-type-1",
+            "buildType": f"{project.matrix.effective_source}#build-type-1",
             "externalParameters": {"target": plan.target, "platform": plan.platform},
             "internalParameters": {
                 "plan": plan.key,

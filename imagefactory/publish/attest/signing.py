@@ -214,8 +214,9 @@ def find_signer(project: Project, given: str = "") -> Signer | None:
         return None
     if own_identity() not in project.matrix.identities:
         where = own_identity() or "the variable GITHUB_WORKFLOW_REF, which is not set"
-        why = f"`source` and `signers` in matrix.yaml trust {', '.join(project.matrix.identities)}."
-        fix = "Run it on the branch that is trusted; in a fork, set `source`, and `signers` if the branch differs."
+        trusted = ", ".join(project.matrix.identities) or "nobody: `origin` of this checkout is not on github.com"
+        why = f"`source` and `signers` in matrix.yaml trust {trusted}."
+        fix = "Run it on the branch that is trusted, or correct `source`, or `signers` if your branch has another name."
         raise cannot_sign("This workflow is not trusted to sign images.", where, why, fix)
     return IdentitySigner()
 

@@ -296,7 +296,6 @@ LABEL imagefactory.arch="gb10" \
       imagefactory.vllm="0.32.0" \
       org.opencontainers.image.base.name="trixie" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.source="https://github.com/OWNER/spark-image-factory" \
       org.opencontainers.image.title="vLLM 0.32.0 for gemma4-31b on gb10" \
       org.opencontainers.image.version="0.32.0"
 EXPOSE 8000/tcp

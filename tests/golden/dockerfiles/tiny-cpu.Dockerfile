@@ -160,7 +160,6 @@ LABEL imagefactory.arch="cpu" \
       imagefactory.vllm="0.32.0" \
       org.opencontainers.image.base.name="bookworm" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.source="https://github.com/OWNER/spark-image-factory" \
       org.opencontainers.image.title="vLLM 0.32.0 for tiny on cpu" \
       org.opencontainers.image.version="0.32.0"
 EXPOSE 8000/tcp

@@ -18,6 +18,9 @@ from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.plan import make
+from imagefactory.plan.plan import ImageConfig
+from imagefactory.project.matrix import SOURCE
 from imagefactory.publish import history
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.image_check import refuse_failing, require_plan
@@ -181,8 +184,28 @@ def test_whoever_pushed_an_image_cannot_add_lines(signed_image: SignedImage) -> 
     assert len(checked_lines(checked).plain.splitlines()) == 1 + len(checked.findings)
 
 
-def test_another_checkout_can_check_but_not_rebuild(signed_image: SignedImage) -> None:
+def test_a_fork_checks_the_image_as_its_own(signed_image: SignedImage) -> None:
     signed_image.factory.edit_matrix("git.example/factory", "git.example/fork")
+    checked = signed_image.check()
+    found = states(checked)
+    assert (found["sbom"], found["layers"], found["signature"]) == ("ok", "ok", "ok")
+    assert require_plan(checked).key == signed_image.built.plan.key
+
+
+def test_another_checkout_can_check_but_not_rebuild(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check an image of an earlier version, whose label named the repository."""
+    image_config = vars(make)["_image_config"]
+
+    def with_source(*arguments: object, **settings: object) -> ImageConfig:
+        config: ImageConfig = image_config(*arguments, **settings)
+        return config.model_copy(update={"labels": {**config.labels, SOURCE: "https://git.example/factory"}})
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(make, "_image_config", with_source)
+        signed_image: SignedImage = request.getfixturevalue("signed_image")
+    assert SOURCE in json.loads(signed_image.built.image.config)["config"]["Labels"]
     checked = signed_image.check()
     assert failures(checked) == []
     assert states(checked)["sbom"] == "not checked"

@@ -4,7 +4,9 @@ import pytest
 
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, WheelLock
+from imagefactory.project.matrix import SOURCE
 from imagefactory.publish.prune import Policy, prune
+from imagefactory.publish.tags import CATALOG
 from tests.fixtures.failures import is_failure
 from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
 from tests.fixtures.publishing import START, Publisher
@@ -44,8 +46,12 @@ def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(two_plat
     assert tags["tiny"] == tags["tiny-v1.0"] == tags["latest"]
     fixed = {tag: digest for tag, digest in tags.items() if tag.startswith("tiny-v1.0-cpu-")}
     assert sorted(fixed.values()) == sorted([here, there])
-    annotations = two_platforms.repository.require_manifest("tiny").document()["annotations"]
-    assert annotations["org.opencontainers.image.source"] == "https://git.example/factory"
+    # What links the package to its repository is beside the images, whose bytes are everybody's.
+    for tag in ("tiny", CATALOG):
+        annotations = two_platforms.repository.require_manifest(tag).document()["annotations"]
+        assert annotations[SOURCE] == "https://git.example/factory"
+    for digest in (here, there):
+        assert SOURCE not in two_platforms.repository.require_manifest(digest).document()["annotations"]
     # Publishing and rollback on one platform leave the other its image.
     first = here
     [here] = two_platforms.publish_changed(2048)

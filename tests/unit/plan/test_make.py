@@ -1,16 +1,21 @@
 """Plans: the layers of an image, with keys that depend on their inputs and settings only."""
 
+import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS
+from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, LeftOutFiles, LockedWheel, WheelLock
+from imagefactory.project.project import Project, locked_cells
+from imagefactory.project.targets import select_one
 from imagefactory.store.digests import Sha256
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
@@ -50,6 +55,29 @@ def test_every_locked_file_is_the_input_of_exactly_one_layer(small_factory: Smal
     locked += [deb.sha256 for deb in project.base_lock(CELL).debs]
     assert sorted(inputs) == sorted(locked)
     assert len(keys(made)) == len(set(keys(made)))
+
+
+@pytest.mark.parametrize("edited", [True, False], ids=["named in matrix.yaml", "cloned"])
+def test_a_fork_makes_the_same_images(factory_checkout: Checkout, *, edited: bool) -> None:
+    root = factory_checkout.root
+    if edited:
+        text = factory_checkout.matrix.read_text("utf-8")
+        factory_checkout.matrix.write_text(text.replace("/OWNER/", "/somebody/"), "utf-8")
+    else:
+        subprocess.run(["git", "init", "-q", str(root)], check=True)
+        address = ["remote.origin.url", "https://github.com/somebody/spark-image-factory"]
+        subprocess.run(["git", "-C", str(root), "config", *address], check=True)
+    ours, fork = Project(REPOSITORY), Project(root)
+    assert fork.matrix.effective_source == "https://github.com/somebody/spark-image-factory"
+    in_the_readme = select_one(ours.matrix, "")
+    cells = {(cell.arch, cell.platform): cell for cell in (*locked_cells(ours), in_the_readme)}
+    assert {"gb10", "rtx5090", "h100", "cpu"} <= {arch for arch, _ in cells}
+    for cell in cells.values():
+        our_plan, fork_plan = (make_plan(project, cell) for project in (ours, fork))
+        assert our_plan.key == fork_plan.key
+        image = KnownLayers(ours.known_layers).image(our_plan)
+        assert image is not None, cell
+        assert image == KnownLayers(fork.known_layers).image(fork_plan)
 
 
 def test_two_models_on_one_version_share_all_layers_but_the_last(small_factory: SmallFactory) -> None:

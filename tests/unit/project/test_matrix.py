@@ -10,7 +10,7 @@ import pytest
 from imagefactory.errors import FactoryError
 from imagefactory.lock.drift import wheels_made_from
 from imagefactory.project.cells import Cell, reason_excluded
-from imagefactory.project.matrix import load_matrix
+from imagefactory.project.matrix import SOURCE, load_matrix
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises
 
@@ -100,33 +100,42 @@ PLACEHOLDER = "ghcr.io/OWNER/images"
 
 
 @pytest.mark.parametrize(
-    ("origin", "owner"),
+    ("origin", "repository"),
     [
-        ("https://github.com/Some-Body/factory.git", "some-body"),
-        ("https://me:token@github.com/somebody/factory", "somebody"),
-        ("git@github.com:somebody/factory.git", "somebody"),
-        ("ssh://git@github.com/somebody/factory", "somebody"),
+        ("https://github.com/Some-Body/factory.git", "Some-Body/factory"),
+        ("https://me:token@github.com/somebody/factory", "somebody/factory"),
+        ("git@github.com:somebody/renamed.factory.git", "somebody/renamed.factory"),
+        ("ssh://git@github.com/somebody/factory/", "somebody/factory"),
         ("https://github.com.evil.example/somebody/factory", None),
         ("https://git.example/github.com/somebody/factory", None),
         ("../factory", None),
     ],
 )
-def test_a_fork_on_github_knows_its_registry(
-    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch, origin: str, owner: str | None
+def test_a_fork_on_github_knows_its_registry_and_whom_it_trusts(
+    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch, origin: str, repository: str | None
 ) -> None:
-    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    for name in ("GITHUB_REPOSITORY", "GITHUB_SERVER_URL"):
+        monkeypatch.delenv(name, raising=False)
     locked_checkout.edit_matrix("registry.example/OWNER/small", PLACEHOLDER)
+    locked_checkout.edit_matrix("https://git.example/factory", "https://github.com/OWNER/factory")
     subprocess.run(["git", "init", "-q", str(locked_checkout.root)], check=True)
     command = ["git", "-C", str(locked_checkout.root), "config", "remote.origin.url", origin]
     subprocess.run(command, check=True)
     matrix = load_matrix(locked_checkout.matrix)
-    if owner:
-        assert matrix.require_registry() == f"ghcr.io/{owner}/images"
-    else:
+    if repository is None:
+        assert (matrix.identities, matrix.source_annotation) == ((), {})  # somebody may be called OWNER
+        assert matrix.effective_source == "https://github.com/OWNER/factory"
         with raises("no-registry") as caught:
             matrix.require_registry()
         assert caught.value.fix == "export FACTORY_REGISTRY=ghcr.io/YOU/images"
+    # The workflow that runs may have checked out somebody else's factory, and then does not decide whom to trust.
     monkeypatch.setenv("GITHUB_REPOSITORY", "Another/factory")
-    assert matrix.require_registry() == "ghcr.io/another/images"
+    known = repository or "Another/factory"
+    assert matrix.require_registry() == f"ghcr.io/{known.partition('/')[0].lower()}/images"
+    assert matrix.identities == (f"https://github.com/{known}/.github/workflows/nightly.yml@refs/heads/main",)
+    assert matrix.source_annotation == {SOURCE: f"https://github.com/{known}"}
+    # On a GitHub of one's own, others have the same name on github.com.
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://git.example")
+    assert bool(matrix.identities) == bool(repository)
     monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/mine")
     assert matrix.require_registry() == "registry.example/mine"
