@@ -25,6 +25,20 @@ NEEDS: Final[tuple[Need, ...]] = get_args(Need)
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """A cell that has no tags, and why."""
+
+    target: str
+    what: str
+    why: str
+    fix: str = ""
+    image: str = ""
+    """The digest, where it is on record."""
+    decided: bool = False
+    """Whether somebody decided so, by a rollback: nothing needs to be mended."""
+
+
+@dataclass(frozen=True)
 class Work:
     """A cell, what must be done to its image, and why."""
 
@@ -36,6 +50,8 @@ class Work:
     """The smoke levels that machines of its own platform can run; empty means all required ones."""
     serve_on: str = ""
     """The platform whose machines run the level `serve`, if its own cannot."""
+    refused: Trouble | None = None
+    """Why an image that was pushed has no tags yet."""
 
     @property
     def target(self) -> str:
@@ -56,15 +72,6 @@ class Compile:
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """A cell that no job can fix: it is broken, or somebody has to decide."""
-
-    target: str
-    what: str
-    why: str
-
-
-@dataclass(frozen=True)
 class Night:
     """Everything that a run is going to do, and what it leaves alone."""
 
@@ -74,6 +81,7 @@ class Night:
     unlocked: tuple[str, ...] = ()
     """Targets whose wheels are compiled but not locked yet."""
     broken: tuple[Trouble, ...] = ()
+    """Cells that cannot be planned, or are not on record."""
     held: tuple[Trouble, ...] = ()
     """Images left alone: they failed their tests, or were rolled back."""
     current: int = 0
@@ -83,8 +91,8 @@ class Night:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the run ends here: nothing to do, and nothing broken."""
-        return not (self.works or self.compiles or self.unlocked or self.broken)
+        """Whether there is nothing to do, and nothing that a person has to look at."""
+        return not (self.works or self.compiles or self.unlocked or self.broken or self.held)
 
     def matrix(self, need: Need) -> list[dict[str, str]]:
         """Return the jobs of one kind. Promotion is a single job; each other job has the cells of one lock."""
@@ -110,9 +118,7 @@ class Night:
         """Format the job lists as outputs for later jobs of the workflow."""
         lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
         targets = _named([work for work in self.works if "promote" in work.needs])["targets"]
-        empty = "true" if self.is_empty else "false"
-        counts = {"broken": str(len(self.broken)), "unlocked": str(len(self.unlocked))}
-        return lists | {"targets": targets, "empty": empty, **counts}
+        return lists | {"targets": targets, "unlocked": str(len(self.unlocked))}
 
 
 def fitted(night: Night) -> Night:

@@ -83,7 +83,7 @@ def plan_night(
         except RegistryError:  # concerns every cell
             raise
         except FactoryError as error:
-            broken.append(Trouble(f"{cell}/{cell.machine}", error.what, f"{error.where}: {error.why}"))
+            broken.append(Trouble(f"{cell}/{cell.machine}", error.what, f"{error.where}: {error.why}", error.fix))
             continue
         if isinstance(left, Work):
             works.append(left)
@@ -99,8 +99,12 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
     """Return what is left between a plan and its tags, or what only a person can lift; None if it is published."""
     matrix, cell = gate.project.matrix, plan.cell
 
-    def work(needs: tuple[Need, ...], why: str) -> Work:
-        return Work(cell, plan.key, needs, why, *_machines(gate.project, cell))
+    def work(needs: tuple[Need, ...], why: str, refused: Trouble | None = None) -> Work:
+        return Work(cell, plan.key, needs, why, *_machines(gate.project, cell), refused)
+
+    def trouble(error: FactoryError) -> Trouble:
+        target, decided = f"{cell}/{cell.machine}", stands.is_held_back
+        return Trouble(target, error.what, error.why, error.fix, recorded.digest, decided)
 
     stands = standing(gate, plan, gate.look_up(plan))
     if stands.misplaced:  # if a rollback was interrupted, `promote` moves the tags, and refuses the image
@@ -121,8 +125,8 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
     elif staged is not None:
         why += "; another image is in its place"
     if stands.lasting:
-        return Trouble(f"{cell}/{cell.machine}", stands.lasting.what, stands.lasting.why)
-    return work(needs, why)
+        return trouble(stands.lasting)
+    return work(needs, why, trouble(stands.refusals[0].error) if stands.refusals else None)
 
 
 def reason(before: Published | None, plan: Plan) -> str:

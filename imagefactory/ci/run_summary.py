@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from imagefactory.check.smoke.record import SmokeRecord
-from imagefactory.ci.jobs import Night
+from imagefactory.ci.jobs import Night, Trouble
 from imagefactory.errors import FactoryError
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import changes, steps
@@ -13,7 +13,7 @@ from imagefactory.publish.tags import short_digest
 from imagefactory.publish.upgrade import OF_ONE_IMAGE, Known, compare_contents, lines
 from imagefactory.publish.write import Promotion
 from imagefactory.store.digests import Digest
-from imagefactory.store.progress import size
+from imagefactory.store.progress import count, size
 
 LARGEST: Final = 1024 * 1024
 """GitHub's limit for one step, in bytes; it shows nothing at all of a longer summary."""
@@ -22,7 +22,7 @@ HISTORY_DAYS: Final = 60
 
 def night_summary(night: Night) -> str:
     if night.is_empty:
-        counted = f"nothing changed; {night.current} images are up to date."
+        counted = f"nothing changed; {count(night.current, 'image')} up to date."
     else:
         counted = (
             f"{len(night.works)} to do, {len(night.compiles)} to compile, {night.current} up to date, "
@@ -34,12 +34,23 @@ def night_summary(night: Night) -> str:
     lines += table("target | does | because", works) + table("compile | vLLM | arch | because", compiles)
     if night.unlocked:
         lines += [f"Compiled and waiting for a lock: {codes(night.unlocked)}", ""]
-    for title, troubles in (("Broken", night.broken), ("Left alone", night.held)):
-        rows = [(f"`{trouble.target}`", cell(trouble.what), cell(trouble.why)) for trouble in troubles]
-        lines += [f"### {title}", "", *table("target | what | why", rows)] if rows else []
+    lines += _troubles("Broken", night.broken) + _troubles("Left alone", night.held)
     if night.later:
         lines += [f"{night.later} more do not fit into one run; the next run continues with them.", ""]
     return page("Plan", lines)
+
+
+def unwell_summary(registry: str, troubles: Sequence[Trouble]) -> str:
+    listed = _troubles("Not published", troubles) or [
+        "Everything that a night can publish is published, or on its way.",
+        "",
+    ]
+    return page("Status", [f"`{registry}`", "", *listed])
+
+
+def _troubles(title: str, troubles: Sequence[Trouble]) -> list[str]:
+    rows = [(f"`{trouble.target}`", cell(trouble.what), cell(trouble.why)) for trouble in troubles]
+    return [f"### {title}", "", *table("target | what | why", rows)] if rows else []
 
 
 def smoke_summary(records: Iterable[SmokeRecord]) -> str:
@@ -130,6 +141,11 @@ def folded(title: str, lines: Iterable[str]) -> list[str]:
 
 def codes(names: Iterable[str]) -> str:
     return " ".join(f"`{name}`" for name in names) or "-"
+
+
+def plain(text: str) -> str:
+    """Undo `cell`, for a terminal."""
+    return text.replace("\\|", "|").replace("&lt;", "<").replace("@\u200b", "@")
 
 
 def cell(text: str) -> str:

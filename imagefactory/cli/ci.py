@@ -6,6 +6,7 @@ In a workflow the results also go to the files that GitHub reads: GITHUB_OUTPUT 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
@@ -17,17 +18,22 @@ from imagefactory.cli.command import (
     print_summary,
     say,
     select,
+    today,
     watching,
     write_outputs,
     write_summary,
 )
+from imagefactory.cli.failures import exit_refused
 from imagefactory.cli.publishing import ANSWERS, planned
+from imagefactory.errors import FactoryError
 
 if TYPE_CHECKING:
+    from imagefactory.ci.issues import Finding, Kind
     from imagefactory.project.cells import Cell
     from imagefactory.project.project import Project
 
 TARGETS = "what to act on; repeatable, or several separated by spaces"
+UNWRITTEN = "GITHUB_REPOSITORY and GITHUB_TOKEN are not both set, so nothing is written; it would be:"
 NIGHTLY_TARGETS = f"{TARGETS} (default: everything locked, and every model on grafts and on the version `nightly`)"
 
 
@@ -56,11 +62,11 @@ def plan(
     night = fitted(replace(night, compiles=tuple(compiles.jobs), unlocked=unlocked))
     summary = night_summary(night)
     write_outputs(night.outputs())
-    write_summary(summary)
     if json:
+        write_summary(summary)
         print_json(night.as_json())
     else:
-        print(summary)
+        print_summary(summary)
 
 
 @command(
@@ -104,7 +110,7 @@ def smoke(project: Project, target: list[str], level: list[str], bench: bool = F
 
 @command("ci")
 def record(project: Project) -> None:
-    """Commit the history page and the night's notes to the branch `records`."""
+    """Commit the history page and the night's notes to the branch `records`; without a token, print them."""
     from imagefactory.check.bench.result import shared_results
     from imagefactory.ci.run_summary import bounded, history_page, night_notes
     from imagefactory.publish.dossier import Dossier
@@ -122,8 +128,55 @@ def record(project: Project) -> None:
     page = history_page(catalog, repository.reference.name)
     write_summary(bounded(f"{notes}\n{page}"))
     files = {"README.md": page} | ({f"notes/{day}.md": notes} if day else {})
-    commit = GitHub.from_environment().commit(RECORDS, files, "Record what was published\n")
-    print(commit or "nothing new")
+    github = GitHub.find()
+    if github is None:
+        say(UNWRITTEN)
+        print("\n".join(f"{path}:\n\n{text}" for path, text in files.items()))
+        return
+    print(github.commit(RECORDS, files, "Record what was published\n") or "nothing new")
+
+
+@command(
+    "ci", target=NIGHTLY_TARGETS, tried="the targets that this night had work for: without tags now, they are not well"
+)
+def report(project: Project, target: list[str], tried: list[str]) -> None:
+    """Keep one issue for each target that cannot be published, and fail if there is any.
+
+    Without a token, the issues are printed.
+    """
+    from imagefactory.ci.night import nightly_cells, plan_night
+    from imagefactory.ci.report_targets import not_published, over, target_findings, unwell
+    from imagefactory.ci.run_summary import unwell_summary
+
+    cells = _nightly(project, target)
+    with open_repository(project) as repository:
+        night = plan_night(project, repository, cells)
+    troubles = unwell(night, " ".join(tried).split())
+    print_summary(unwell_summary(night.registry, troubles))
+    looked_at, every = ({f"{cell}/{cell.machine}" for cell in listed} for listed in (cells, nightly_cells(project)))
+    failures = report_issues("target", target_findings(night.registry, troubles), over(night, looked_at, every))
+    exit_refused([*not_published(night.registry, troubles), *failures])
+
+
+def report_issues(kind: Kind, findings: Sequence[Finding], over: Callable[[str], str]) -> list[FactoryError]:
+    """Match GitHub's issues with what was found; return what GitHub failed with, which must not hide the findings."""
+    from imagefactory.ci.issues import Reporter
+    from imagefactory.ci.run_summary import plain
+    from imagefactory.publish.attest.provenance import read_run
+    from imagefactory.publish.github import GitHub
+
+    try:
+        github = GitHub.find()
+        if github is None:
+            say(UNWRITTEN)
+            print("\n\n".join(f"# {finding.title}\n\n{plain(finding.text)}" for finding in findings) or "no issue")
+            return []
+        reporter = Reporter(github, kind, today(), read_run("").invocation or "")
+        for subject, outcome, number in reporter.report(findings, over):
+            print(f"{subject}: issue {number} {outcome}")
+    except FactoryError as error:
+        return [error]
+    return []
 
 
 @command("ci", base="the commit to compare with", rebuild="instead, rebuild the layers whose records it adds or edits")

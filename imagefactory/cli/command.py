@@ -138,8 +138,10 @@ def print_json(value: object) -> None:
 
 def print_summary(text: str) -> None:
     """Print what a job of a workflow also shows on the page of its run."""
+    from imagefactory.ci.run_summary import plain
+
     write_summary(text)
-    print(text)
+    print(plain(text))
 
 
 def write_summary(text: str) -> None:

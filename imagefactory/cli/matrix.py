@@ -30,6 +30,7 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
     from imagefactory.project.cells import exclusions
     from imagefactory.project.project import target_status
     from imagefactory.project.targets import EVERYTHING
+    from imagefactory.store.progress import count
 
     options.at_most_one(json=json, excluded=excluded)
     if excluded:
@@ -43,8 +44,8 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
         print_json(described)
         return
     show_rows((row.values() for row in described), *described[0])
-    count = len(exclusions(project.matrix))
-    say(f"{len(described)} targets; {count} combinations are excluded (--excluded says why)")
+    left_out = count(len(exclusions(project.matrix)), "combination")
+    say(f"{count(len(described), 'target')}; {left_out} excluded (--excluded says why)")
 
 
 @command(

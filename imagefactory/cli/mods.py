@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
 from imagefactory.cli.command import command, say, say_written, show, show_rows, watching, write_summary
+from imagefactory.cli.failures import exit_refused
 
 if TYPE_CHECKING:
     from imagefactory.mods.compatibility import ModResult
@@ -49,15 +50,17 @@ def check(
 
 
 def _report(project: Project, results: Sequence[ModResult], tree: Path) -> None:
-    from imagefactory.ci.report_mods import report
+    from imagefactory.ci.report_mods import mod_findings
+    from imagefactory.cli.ci import report_issues
     from imagefactory.mods.compatibility import markdown
     from imagefactory.publish.attest.provenance import read_source
-    from imagefactory.publish.github import GitHub
 
     write_summary(f"## Mods\n\n{markdown(results)}\n")
-    commit = read_source(tree).commit or ""
-    for mod, outcome, number in report(GitHub.from_environment(), results, commit=commit, all_mods=project.mods):
-        print(f"{mod}: issue {number} {outcome}")
+    findings = mod_findings(results, read_source(tree).commit or "")
+    # A mod that was not checked this time keeps its issue.
+    unchecked = project.mods.keys() - {result.mod for result in results}
+    over = "The mod holds again, or no longer exists."
+    exit_refused(report_issues("mod", findings, lambda mod: "" if mod in unchecked else over))
 
 
 @command("mods", name="the name of the mod and its folder")

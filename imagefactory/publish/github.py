@@ -61,10 +61,16 @@ class GitHub:
                 where="the environment of this command",
                 why=f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not set.",
                 fix="In a workflow, pass the job's token as GITHUB_TOKEN. Elsewhere, set GITHUB_REPOSITORY=OWNER/NAME "
-                "and GITHUB_TOKEN; --dry-run needs neither.",
+                "and GITHUB_TOKEN.",
             )
         folder = f"repos/{environment['GITHUB_REPOSITORY']}"
         return cls(folder, environment["GITHUB_TOKEN"], api_address(environment))
+
+    @classmethod
+    def find(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
+        """Return the repository that a command writes to; None outside of a workflow, unless the variables name one."""
+        named = environment.get("GITHUB_REPOSITORY") and environment.get("GITHUB_TOKEN")
+        return cls.from_environment(environment) if named or environment.get("GITHUB_ACTIONS") else None
 
     def get(self, path: str, *, optional: bool = False) -> Any:  # noqa: ANN401 - JSON
         """Read something that must exist, or may (then None means that it does not)."""

@@ -1,4 +1,4 @@
-"""How work reports its progress, and sizes as people read them."""
+"""How work reports its progress, and numbers as people read them."""
 
 from collections.abc import Callable
 
@@ -13,3 +13,7 @@ def size(count: int) -> str:
     if count >= 1_000_000:  # noqa: PLR2004 - one MB
         return f"{count / 1e6:.1f} MB"
     return f"{count / 1e3:.1f} kB" if count else "-"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -96,5 +96,5 @@ def test_act_ends_after_the_plan_when_nothing_changed(night_factory: NightFactor
     night_factory.night()
     said = act(night_factory, fake_github)
     assert "nightly/plan" in said
-    assert "nothing changed; 2 images are up to date" in said
+    assert "nothing changed; 2 images up to date" in said
     assert "inv push" not in said

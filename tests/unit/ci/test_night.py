@@ -9,7 +9,7 @@ from imagefactory.check.smoke.record import cpu_counterparts, serving_elsewhere
 from imagefactory.ci import night as night_planning
 from imagefactory.ci.jobs import MOST_JOBS, Night, Trouble, Work, fitted
 from imagefactory.ci.night import differences, nightly_cells, plan_night
-from imagefactory.ci.run_summary import LARGEST, bounded, night_summary
+from imagefactory.ci.run_summary import LARGEST, bounded, night_summary, plain
 from imagefactory.errors import FactoryError, LockError, RegistryError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
@@ -100,11 +100,12 @@ def test_a_night_has_only_the_jobs_that_it_needs() -> None:
     jobs = Night("r", works=(work("a", needs=("promote",)),)).jobs()
     assert (jobs["image"], jobs["smoke"], len(jobs["promote"])) == ([], [], 1), "it was tested before"
     outputs = Night("r", current=3).outputs()
-    assert outputs["empty"] == "true"
     assert {outputs[name] for name in ("compile", "image", "smoke", "gpu")} == {"[]"}
     assert "\n" not in "".join(outputs.values())
-    outputs = Night("r", broken=(Trouble("a", "It broke.", "Because."),)).outputs()
-    assert (outputs["empty"], outputs["broken"], outputs["image"]) == ("false", "1", "[]")
+    assert "nothing changed; 1 image up to date" in night_summary(Night("r", current=1))
+    left_alone = night_summary(Night("r", held=(Trouble("a", "It broke.", "Because."),)))
+    assert "nothing changed" not in left_alone
+    assert "1 left alone" in left_alone
 
 
 def test_a_first_night_does_not_ask_the_registry(small_factory: SmallFactory) -> None:
@@ -119,6 +120,7 @@ def test_a_summary_escapes_what_others_wrote_and_is_cut_to_what_github_shows() -
     assert "1 to do, 0 to compile, 2 up to date, 1 broken" in shown
     assert "An anchor \\| occurs &lt;b>twice" in shown
     assert "@everybody" not in shown
+    assert "An anchor | occurs <b>twice</b>, @everybody" in plain(shown), "in a terminal"
     text = bounded("ä\n" * LARGEST)
     assert len(text.encode()) <= LARGEST
     assert text.endswith("1 MiB.\n")
