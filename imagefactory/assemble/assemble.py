@@ -5,17 +5,18 @@ Modules that download or build are imported only where they are needed: mostly, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.assemble.images_here import lay_out
 from imagefactory.assemble.layer_records import confirm, remember
-from imagefactory.assemble.watch import Watcher
+from imagefactory.assemble.watch import Unwatched, Watcher
 from imagefactory.errors import LockError, MachineError
 from imagefactory.oci.image import Blob, Image
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers, mark_layers_used, read_blob_record
+from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Layer, ModLayer, Plan, make_image
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Sha256
@@ -125,6 +126,23 @@ def _build(run: BuildRun, missing: Sequence[Layer]) -> dict[Sha256, Blob]:
     # They were hashed while they were written.
     store.hashed_files().remember(store.blob(blob.digest) for blob in built.values())
     return built
+
+
+def record_models(project: Project, repositories: Collection[str]) -> int:
+    """Record the new layers of locked models that name one of these repositories; return how many.
+
+    They describe the model, and need no other files: no image has to be built for them.
+    """
+    models = project.matrix.models
+    named = [name for name, model in models.items() if not set(repositories).isdisjoint(model.repositories)]
+    known = KnownLayers(project.known_layers)
+    plans = (plan.model_copy(update={"layers": plan.layers[-1:]}) for plan in locked_plans(project, named))
+    new = [plan for plan in plans if known.blob(plan.layers[-1].key) is None]
+    if not new:
+        return 0
+    blobs = make_layers(BuildRun(project, new, Unwatched(), known))
+    remember(project, known, new, blobs)
+    return len(blobs)
 
 
 def _record(project: Project, known: KnownLayers, built: Sequence[Built], blobs: Mapping[Sha256, Blob]) -> None:

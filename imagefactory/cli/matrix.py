@@ -18,6 +18,7 @@ from imagefactory.cli.command import (
 )
 
 if TYPE_CHECKING:
+    from imagefactory.project.cells import Cell
     from imagefactory.project.project import Project
 
 
@@ -52,7 +53,7 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
     target=f"{options.TARGETS} (default: everything locked already, and new versions on the default arch)",
     check="change nothing; fail if the locks do not match matrix.yaml",
     wheel="where several compiled wheels fit, use the one with this key; repeatable",
-    models="also pin the current revisions of models and drafters on the model hub",
+    models="also pin the models and drafters that have no revision yet; `--upgrade models` pins all of them anew",
     environment="instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
     flags="instead, record the flags of every server version of the matrix, read from its wheel",
     toolchain="instead, pin the compilers for this vLLM version (see `./inv compile`); repeatable",
@@ -69,14 +70,14 @@ def lock(
     flags: bool = False,
 ) -> None:
     """Pin the exact files that go into images."""
-    from imagefactory.assemble.layer_records import drop_unneeded
     from imagefactory.compile.toolchain import CompileProject, check_all_locks, make_toolchain_locks
     from imagefactory.environment.locks import check_environment, lock_environment
     from imagefactory.lock.drift import cells_to_lock
     from imagefactory.lock.flag_records import record_flags
-    from imagefactory.lock.making import make_locks
+    from imagefactory.lock.hub import refuse_unpinned
+    from imagefactory.lock.making import UPGRADE_MODELS, make_locks
     from imagefactory.project.project import Project
-    from imagefactory.publish.attest.licence_record import check_licences, update_licences
+    from imagefactory.publish.attest.licence_record import check_licences
 
     options.at_most_one(check=check, upgrade=upgrade)
     options.at_most_one(check=check, models=models)
@@ -96,16 +97,31 @@ def lock(
             say_written(project, path, changed=changed)
         return
     if toolchain:
+        cells = []
         results = make_toolchain_locks(CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say)
     else:
         cells = select(project, target) if target else cells_to_lock(project) or select(project, [])
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
+    made = []
     for result in results:
         say_written(project, result.path, changed=result.changed)
+        made.append(result)
     # A project reads its locks once; these may be new.
-    project = Project(project.root)
+    _update_records(Project(project.root), cells if models or UPGRADE_MODELS in upgrade else [])
+    refuse_unpinned([failure for result in made for failure in result.failures])
+
+
+def _update_records(project: Project, pinned: list[Cell]) -> None:
+    """Bring the records of licences and layers in line with new locks, and with models that were pinned for cells."""
+    from imagefactory.assemble.assemble import record_models
+    from imagefactory.assemble.layer_records import drop_unneeded
+    from imagefactory.publish.attest.licence_record import update_licences
+
     path, changed = update_licences(project, say)
     say_written(project, path, changed=changed)
+    repositories = {repo for cell in pinned for repo in project.matrix.models[cell.model].repositories}
+    if recorded := record_models(project, repositories):
+        say(f"locks/layers.toml: {recorded} layers of models recorded")
     if dropped := drop_unneeded(project):
         say(f"locks/layers.toml: {dropped} layers dropped that no locked target has any more")
 

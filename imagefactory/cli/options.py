@@ -14,7 +14,7 @@ from imagefactory.store.paths import expand_home, open_regular
 
 TARGETS = "what to act on: MODEL[@VERSION][/ARCH[/MACHINE]], a glob, or all; repeatable"
 SET = "a setting as NAME=VALUE; repeatable (see docs/serving.md)"
-UPGRADE = "upgrade this package (or base, companions, or all) to its newest version; repeatable"
+UPGRADE = "upgrade this package (or base, companions, models, or all) to its newest version; repeatable"
 HELP = {
     "target: list[str]": f"{TARGETS} (default: the first model)",
     "target: str": "which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model)",

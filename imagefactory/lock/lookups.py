@@ -1,22 +1,16 @@
-"""Looks up what locks pin besides an image's own files: archives of releases, programs, and commits of models."""
+"""Looks up what locks pin besides an image's own files: archives of releases, programs, images of others."""
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from fnmatch import fnmatchcase
-from http import HTTPStatus
-from urllib.parse import quote
 
-import requests
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from imagefactory.errors import LockError, NetworkError, RegistryError
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.project.locks.files import CompanionLock, LockedCompanion, LockedRevision, LockedSource
-from imagefactory.store.digests import Sha256, parse_json
-from imagefactory.store.http import RangeFile, ask, new_session, short_reason
-from imagefactory.store.index_config import redact
+from imagefactory.project.locks.files import CompanionLock, LockedCompanion, LockedSource
+from imagefactory.store.digests import Sha256
+from imagefactory.store.http import RangeFile, new_session
 from imagefactory.store.indexes import Indexes
 from imagefactory.store.progress import Say
 
@@ -75,38 +69,3 @@ def lock_companions(images: Mapping[str, str], old: CompanionLock, say: Say) -> 
         if digest:
             pinned.append(LockedCompanion(name=name, tag=tag, digest=digest))
     return CompanionLock(made_from={}, images=tuple(pinned))
-
-
-_LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model
-
-
-def hub_endpoint() -> str:
-    """Return `HF_ENDPOINT` if it is set, as the hub's own clients do, otherwise the public hub."""
-    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
-
-
-def lock_revision(repo: str) -> LockedRevision:
-    url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/main"
-    token = os.environ.get("HF_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        with new_session() as session:
-            answer = ask(session, "GET", url, headers=headers, limit=_LARGEST)
-    except requests.RequestException as error:
-        why = f"The hub does not answer ({short_reason(error)})."
-    else:
-        if answer.status == HTTPStatus.OK:
-            why = "The hub's response contains no commit."
-            with suppress(ValueError, KeyError, TypeError):
-                return LockedRevision(repo=repo, commit=parse_json(answer.body)["sha"])
-        elif answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
-        else:
-            why = f"The hub answered {answer.status_line}."
-    raise NetworkError(
-        "hub-unreachable",
-        f"The revision of {repo} cannot be looked up.",
-        where=redact(hub_endpoint()) or "HF_ENDPOINT",
-        why=why,
-        fix="Check the name in matrix.yaml and the network, or set HF_ENDPOINT to a mirror of the hub.",
-    )

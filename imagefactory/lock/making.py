@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagefactory.errors import unknown_name
+from imagefactory.errors import NetworkError, unknown_name
 from imagefactory.lock.auditing import look_into
 from imagefactory.lock.base_locks import lock_base, security_updates
 from imagefactory.lock.debian_index import read_index
@@ -16,7 +16,8 @@ from imagefactory.lock.drift import (
     wheels_made_from,
     wheels_to_audit,
 )
-from imagefactory.lock.lookups import lock_archive, lock_companions, lock_revision
+from imagefactory.lock.hub import ask_for_all
+from imagefactory.lock.lookups import lock_archive, lock_companions
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.lock.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
@@ -28,7 +29,15 @@ from imagefactory.project.cells import (
     intended_kernels,
     leave_out_of,
 )
-from imagefactory.project.locks.files import BaseLock, CompanionLock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.project.locks.files import (
+    BaseLock,
+    CompanionLock,
+    LockedRevision,
+    ModelLock,
+    SourceLock,
+    ToolLock,
+    WheelLock,
+)
 from imagefactory.project.locks.indexed_files import configured_indexes
 from imagefactory.project.locks.kernels import KernelLock, WheelKernels
 from imagefactory.project.project import Project
@@ -40,6 +49,7 @@ from imagefactory.store.progress import Say
 UPGRADE_ALL = "all"
 UPGRADE_BASE = "base"  # every Debian package, whatever the base is called
 UPGRADE_COMPANIONS = "companions"  # the images of others
+UPGRADE_MODELS = "models"  # the revisions of models and drafters
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,7 @@ class LockResult:
     path: Path
     changed: bool
     security: tuple[str, ...] = ()  # the Debian packages that got a security update
+    failures: tuple[NetworkError, ...] = ()  # the repositories that could not be pinned, and why
 
 
 def make_locks(
@@ -63,7 +74,7 @@ def make_locks(
     """Make the locks that cells need; locks that still match the matrix are left alone.
 
     `upgrade` names packages to upgrade, `wheels` the keys (or key prefixes) of the compiled wheels to adopt when
-    several fit, and `models` also looks up model revisions.
+    several fit, and `models` also looks up the revisions of the cells' models that have none.
     """
     _check_upgrade_names(project, cells, upgrade)
     refuse_unknown(project, wheels)
@@ -77,7 +88,7 @@ def make_locks(
     yield _make_kernel_lock(project, say)
     yield _make_source_lock(project, say)
     yield _make_tool_lock(project, say)
-    yield _make_model_lock(project, look_up=models, say=say)
+    yield _make_model_lock(project, cells if models or UPGRADE_MODELS in upgrade else (), upgrade, say)
     if UPGRADE_COMPANIONS in upgrade:
         say(f"Asking for the digests of {len(project.matrix.companions)} images of others")
         lock = lock_companions(project.matrix.companions, project.companion_lock, say)
@@ -194,19 +205,28 @@ def _make_tool_lock(project: Project, say: Say) -> LockResult:
     return LockResult(path, changed=ToolLock(made_from=made_from, amd64=amd64, arm64=arm64).write(path))
 
 
-def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
-    path = ModelLock.path(project.locks)
-    repositories = sorted({repo for model in project.matrix.models.values() for repo in model.repositories})
-    revisions = tuple(entry for entry in project.model_lock.revisions if entry.repo in repositories)
-    if look_up:
-        say(f"Asking the model hub for {len(repositories)} revisions")
-        revisions = tuple(lock_revision(repo) for repo in repositories)
+def _make_model_lock(project: Project, cells: Sequence[Cell], upgrade: Sequence[str], say: Say) -> LockResult:
+    """Pin the models of cells: those without a revision, or all of them; what others have stays."""
+    path, models = ModelLock.path(project.locks), project.matrix.models
+    in_use = {repo for model in models.values() for repo in model.repositories}
+    pinned = {entry.repo: entry for entry in project.model_lock.revisions if entry.repo in in_use}
+    wanted = {repo for cell in cells for repo in models[cell.model].repositories}
+    if UPGRADE_MODELS not in upgrade:
+        wanted -= pinned.keys()
+    if wanted:
+        say(f"Asking the model hub for {len(wanted)} revisions")
+    answers = ask_for_all((repo, "main") for repo in sorted(wanted))
+    failures = tuple(answer for answer in answers if isinstance(answer, NetworkError))
+    for answer in answers:
+        if not isinstance(answer, NetworkError):
+            pinned[answer.repo] = LockedRevision(repo=answer.repo, commit=answer.commit)
+    revisions = tuple(pinned[repo] for repo in sorted(pinned))
     lock = ModelLock(made_from=models_made_from(project.matrix), revisions=revisions)
-    return LockResult(path, changed=lock.write(path))
+    return LockResult(path, changed=lock.write(path), failures=failures)
 
 
 def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
-    upgradable = {UPGRADE_ALL, UPGRADE_BASE, UPGRADE_COMPANIONS, *project.matrix.bases}
+    upgradable = {UPGRADE_ALL, UPGRADE_BASE, UPGRADE_COMPANIONS, UPGRADE_MODELS, *project.matrix.bases}
     for cell in cells if upgrade else ():
         if project.wheel_lock_path(cell).exists():
             upgradable |= {wheel.name for wheel in project.wheel_lock(cell).wheels}

@@ -3,7 +3,7 @@
 A plan is a pure function of matrix.yaml, the locks, the mods and the shipped files: no network, no clock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -93,11 +93,11 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
     )
 
 
-def locked_plans(project: Project) -> list[Plan]:
-    """Plan every locked cell; one with a mod that does not apply is left out, since it cannot be built."""
+def locked_plans(project: Project, models: Container[str] | None = None) -> list[Plan]:
+    """Plan every locked cell, or those of some models; one with a mod that does not apply cannot be built: left out."""
     plans: list[Plan] = []
     for cell in buildable(project.matrix):
-        if project.is_locked(cell):
+        if project.is_locked(cell) and (models is None or cell.model in models):
             try:
                 plans.append(make_plan(project, cell))
             except ModError as error:

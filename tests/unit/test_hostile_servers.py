@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.errors import FactoryError
-from imagefactory.lock import mirrors
-from imagefactory.lock.lookups import lock_revision
+from imagefactory.lock import hub, mirrors
+from imagefactory.lock.hub import ask_hub
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.repository import Repository
@@ -58,7 +58,7 @@ CLIENTS: dict[str, tuple[Use, str]] = {
     "download": (download, "download-failed"),
     "index": (lambda url, _: Indexes(IndexConfig(indexes=(url,))).files("vllm"), "index-unreachable"),
     "mirror": (lambda url, _: mirrors.fetch(url, "dists/x/InRelease"), "mirror-unreachable"),
-    "hub": (lambda _url, _: lock_revision("owner/name"), "hub-unreachable"),
+    "hub": (lambda _url, _: ask_hub("owner/name"), "hub-unreachable"),
     "GitHub": (lambda url, _: GitHub("repos/o/n", "t", url, HASTY).get("x"), "github-failed"),
     "bench": (lambda url, _: Endpoint(url).models(), "bench-incomplete"),
 }
@@ -66,7 +66,7 @@ CLIENTS: dict[str, tuple[Use, str]] = {
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (downloads, indexes, mirrors):
+    for module in (downloads, hub, indexes, mirrors):
         monkeypatch.setattr(module, "RETRY", HASTY)
 
 

@@ -5,17 +5,20 @@ from pathlib import Path
 import pytest
 
 from imagefactory.compile.toolchain import check_all_locks
+from imagefactory.errors import NetworkError
+from imagefactory.lock import hub
+from imagefactory.lock.hub import refuse_unpinned
 from imagefactory.lock.making import make_locks
 from imagefactory.project.locks.files import LockedWheel, WheelLock
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
+from imagefactory.store.http import Retry
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.locked_checkout import GPU_TARGET
-from tests.fixtures.servers import Answer, SimpleIndex, scripted
+from tests.fixtures.model_hub import ModelHub
+from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
@@ -109,7 +112,7 @@ def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Che
         lock(locked_checkout, upgrade=("torhc",))
 
 
-@pytest.mark.parametrize("failure", ["index-unreachable", "path-conflict", "hub-unreachable", "download-failed"])
+@pytest.mark.parametrize("failure", ["index-unreachable", "path-conflict", "download-failed"])
 def test_failed_lock_leaves_all_locks_unchanged(
     locked_checkout: Checkout,
     index: SimpleIndex,
@@ -122,29 +125,75 @@ def test_failed_lock_leaves_all_locks_unchanged(
             monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
         case "path-conflict":
             index.add(wheel_factory("small", files={"torch.py": "mine"}))
-        case "hub-unreachable":
-            monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:9")
         case _:
             index.add(wheel_factory("small", files={"small.bin": bytes(range(256)) * 8192}, stored=True))
             index.ranges = False
     before = {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()}
-    upgraded = () if failure == "hub-unreachable" else ("vllm", "torch")
     with raises(failure) as caught:
-        lock(locked_checkout, upgrade=upgraded, models=not upgraded)
+        lock(locked_checkout, upgrade=("vllm", "torch"))
     assert "secret" not in str(caught.value)
-    assert failure != "hub-unreachable" or caught.value.where == "http://127.0.0.1:9"
     assert {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()} == before
 
 
-def test_model_revisions_are_looked_up_on_request_and_kept(
-    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def many_models(locked_checkout: Checkout, model_hub: ModelHub, monkeypatch: pytest.MonkeyPatch) -> Checkout:
+    """Add two models, one with a drafter, and a hub that has all of them."""
+    monkeypatch.setenv("HF_ENDPOINT", model_hub.url)
+    monkeypatch.setattr(hub, "RETRY", Retry(attempts=1))
+    drafter = "drafters: [{repo: somebody/drafter, method: eagle3, tokens: 3}]"
+    locked_checkout.edit_matrix(
+        "  tiny:\n",
+        f"""  drafted: {{repo: somebody/drafted, vllm: ">=2", weights: bf16, {drafter}}}
+  other: {{repo: somebody/other, vllm: ">=2", weights: bf16}}
+  tiny:\n""",
+    )
+    for name in ("big", "drafted", "drafter", "other"):
+        model_hub.move(f"somebody/{name}", config__json=name.encode())
+    return locked_checkout
+
+
+def pins(checkout: Checkout) -> dict[str, str]:
+    return {entry.repo: entry.commit for entry in Project(checkout.root).model_lock.revisions}
+
+
+def test_models_of_a_target_alone_are_pinned_and_stay_so(many_models: Checkout, model_hub: ModelHub) -> None:
+    assert "models.toml" in lock(many_models, "drafted@2.0/gpu", models=True)
+    first = pins(many_models)
+    assert first == {name: model_hub.commits[name] for name in ("somebody/drafted", "somebody/drafter")}
+    model_hub.move("somebody/drafted", config__json=b"newer")
+    lock(many_models, "other@2.0/gpu", models=True)
+    assert pins(many_models) == first | {"somebody/other": model_hub.commits["somebody/other"]}
+    asked = len(model_hub.server.log)
+    assert lock(many_models, "drafted@2.0/gpu", models=True) == []
+    assert lock(many_models, "drafted@2.0/gpu") == []
+    assert len(model_hub.server.log) == asked, "what is pinned is not asked for"
+    before = pins(many_models)
+    model_hub.move("somebody/other", config__json=b"newer")
+    lock(many_models, "drafted@2.0/gpu", upgrade=("models",))
+    assert pins(many_models) == before | {"somebody/drafted": model_hub.commits["somebody/drafted"]}
+    check_all_locks(Project(many_models.root))
+
+
+def test_model_that_cannot_be_pinned_stops_no_other(
+    many_models: Checkout, model_hub: ModelHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with scripted(lambda _: Answer(b'{"sha": "%s"}' % COMMIT.encode())) as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        lock(locked_checkout, models=True)
-        asked = len(hub.log)
-    project = Project(locked_checkout.root)
-    assert project.model_lock.commit_of("somebody/big") == COMMIT
-    assert asked == len(project.model_lock.revisions)
-    assert lock(locked_checkout) == []
-    check_all_locks(Project(locked_checkout.root))
+    lock(many_models, "other@2.0/gpu", models=True)
+    kept = pins(many_models)
+    model_hub.refused = {"somebody/drafter": "GatedRepo", "somebody/other": "RepoNotFound"}
+    cells = select(Project(many_models.root).matrix, ["*@2.0/gpu"])
+
+    def failures() -> list[NetworkError]:
+        made = make_locks(Project(many_models.root), cells, upgrade=["models"], say=lambda _: None)
+        return [failure for result in made for failure in result.failures]
+
+    with raises("hub-unreachable", match="gated: accept its terms") as caught:
+        refuse_unpinned(failures())
+    assert all(name in str(caught.value) for name in model_hub.refused)
+    assert pins(many_models).keys() == {"somebody/big", "somebody/drafted", "somebody/other"}
+    assert pins(many_models)["somebody/other"] == kept["somebody/other"], "its pin stays"
+    known = pins(many_models)
+    monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:9")
+    with raises("hub-unreachable") as caught:
+        refuse_unpinned(failures())
+    assert ("secret" in str(caught.value), caught.value.where) == (False, "http://127.0.0.1:9")
+    assert pins(many_models) == known

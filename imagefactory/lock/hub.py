@@ -1,0 +1,117 @@
+"""Asks the model hub which commit a repository is at, and which files it has there."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import requests
+
+from imagefactory.errors import FactoryError, NetworkError, clean
+from imagefactory.project.locks.files import LockedRevision
+from imagefactory.store.digests import parse_json
+from imagefactory.store.http import Response, Retry, ask, judge, new_session, short_reason
+from imagefactory.store.index_config import redact
+
+RETRY = Retry(attempts=3)
+PARALLEL = 8
+_LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model
+
+
+class HubFile(NamedTuple):
+    """A file of a repository; large ones have a sha256, small ones the hash that Git gives them."""
+
+    size: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class HubRevision:
+    """A repository at one commit, and its files."""
+
+    repo: str
+    commit: str
+    files: Mapping[str, HubFile]
+
+
+def hub_endpoint() -> str:
+    """Return `HF_ENDPOINT` if it is set, as the hub's own clients do, otherwise the public hub."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def ask_hub(repo: str, revision: str = "main") -> HubRevision:
+    """Look a repository up: one answer has the commit and the files, so that they cannot disagree."""
+    url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/{quote(revision, '')}?blobs=true"
+    token = os.environ.get("HF_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        with new_session() as session:
+            answer = RETRY.run(lambda: ask(session, "GET", url, headers=headers, limit=_LARGEST), later=judge)
+    except requests.RequestException as error:
+        why = f"The hub does not answer ({short_reason(error)})."
+    else:
+        why = _refusal(answer)
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            if answer.status == HTTPStatus.OK:
+                return _read(repo, parse_json(answer.body))
+    raise NetworkError(
+        "hub-unreachable",
+        f"The revision of {repo} cannot be looked up.",
+        where=redact(hub_endpoint()) or "HF_ENDPOINT",
+        why=why,
+        fix="Check the name in matrix.yaml and the network, or set HF_ENDPOINT to a mirror of the hub.",
+    )
+
+
+def _refusal(answer: Response) -> str:
+    code = answer.headers.get("X-Error-Code", "")
+    if answer.status == HTTPStatus.OK:
+        return "The hub's response contains no commit with its files."
+    if code == "GatedRepo":
+        return "The repository is gated: accept its terms on the hub, and set HF_TOKEN."
+    if code == "RevisionNotFound":
+        return "The repository no longer has this commit."
+    if code == "RepoNotFound" or answer.status == HTTPStatus.NOT_FOUND:
+        return "The hub has no such repository: it was removed or renamed, or is private and needs HF_TOKEN."
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
+    return f"The hub answered {answer.status_line}."
+
+
+def _read(repo: str, document: Mapping[str, Any]) -> HubRevision:
+    files = {}
+    for entry in document["siblings"]:
+        large = entry.get("lfs") or {"size": entry["size"], "sha256": entry["blobId"]}
+        files[clean(str(entry["rfilename"]))] = HubFile(int(large["size"]), str(large["sha256"]))
+    return HubRevision(repo, LockedRevision(repo=repo, commit=document["sha"]).commit, files)
+
+
+def ask_for_all(wanted: Iterable[tuple[str, str]]) -> list[HubRevision | NetworkError]:
+    """Look repositories up, each at a revision; for one that cannot be, the error stands in the list."""
+
+    def attempt(repo_and_revision: tuple[str, str]) -> HubRevision | NetworkError:
+        try:
+            return ask_hub(*repo_and_revision)
+        except NetworkError as error:
+            return error
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return list(pool.map(attempt, wanted))
+
+
+def refuse_unpinned(failures: Sequence[FactoryError]) -> None:
+    """Raise an error that names every repository that could not be looked up."""
+    if len(failures) > 1:
+        raise NetworkError(
+            "hub-unreachable",
+            f"{len(failures)} revisions cannot be looked up; the others are.",
+            where=failures[0].where,
+            why=" ".join(f"{failure.what} {failure.why}" for failure in failures),
+            fix=failures[0].fix,
+        )
+    for failure in failures:
+        raise failure

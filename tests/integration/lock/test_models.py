@@ -1,0 +1,52 @@
+"""Pinning models of this repository's own matrix, with a hub on the loopback."""
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
+from imagefactory.project.project import Project, locked_cells
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.model_hub import ModelHub
+
+MODEL = "laguna-s-2.1-nvfp4"
+
+
+@pytest.fixture
+def hub(model_hub: ModelHub) -> ModelHub:
+    """Serve every repository of the matrix."""
+    for model in Project(REPOSITORY).matrix.models.values():
+        for repo in model.repositories:
+            model_hub.move(repo, config__json=repo.encode())
+    return model_hub
+
+
+def records(root: Path) -> dict[str, str]:
+    return {key: layer.name for key, layer in KnownLayers(Project(root).known_layers).layers.items()}
+
+
+def test_pinning_one_model_touches_no_other(factory_checkout: Checkout, hub: ModelHub, tmp_path: Path) -> None:
+    """`lock --models --target X` once pinned 40 repositories, and dropped the records of 156 layers."""
+    root, before = factory_checkout.root, records(factory_checkout.root)
+    model, drafter = Project(root).matrix.models[MODEL].repositories
+    cells = [cell for cell in locked_cells(Project(root)) if cell.model == MODEL]
+    unpinned = {cell: make_plan(Project(root), cell) for cell in cells}
+    hub.refused[drafter] = "GatedRepo"
+    environment = {"HF_ENDPOINT": hub.url, "FACTORY_CACHE": str(tmp_path / "cache")}
+    done = factory_checkout.invoke("lock", "--models", "--target", MODEL, env=environment)
+    assert (done.returncode, "error[hub-unreachable]" in done.stderr, drafter in done.stderr) == (6, True, True)
+    now = Project(root)
+    assert {entry.repo: entry.commit for entry in now.model_lock.revisions} == {model: hub.commits[model]}
+    gone, new = before.items() - records(root).items(), records(root).items() - before.items()
+    assert {name for _, name in gone | new} == {f"model {MODEL}"}
+    for cell, old in unpinned.items():
+        plan = make_plan(now, cell)
+        assert [layer.key for layer in plan.layers[:-1]] == [layer.key for layer in old.layers[:-1]]
+        assert KnownLayers(now.known_layers).image(plan), f"{cell} is not on record"
+    changed = [path for path in (root / "locks").rglob("*.toml") if _changed(path, root)]
+    assert sorted(path.name for path in changed) == ["layers.toml", "models.toml"]
+
+
+def _changed(path: Path, root: Path) -> bool:
+    return path.read_bytes() != (REPOSITORY / path.relative_to(root)).read_bytes()
