@@ -15,6 +15,7 @@ from packaging.version import Version
 from imagefactory.assemble.layer_records import drop_unneeded
 from imagefactory.ci.news import SECURITY, News, has_releases, in_short, look, new_releases, newest_here
 from imagefactory.ci.pull_request import git
+from imagefactory.ci.report_releases import PACKAGES
 from imagefactory.ci.run_summary import cell as escaped
 from imagefactory.compile.settings import add_references
 from imagefactory.compile.toolchain import CompileProject, FlashInferLock, make_toolchain_locks
@@ -86,7 +87,8 @@ class NewRelease:
         if failure is not None:
             write_text(matrix, before)
             shutil.rmtree(self.project.locks / self.name, ignore_errors=True)
-            self.news.breaks.append(f"{self.title} is not added: {in_short(f'{failure.what} {failure.why}')}")
+            words = self.news.refused[self.title] = f"{failure.what} {failure.why}"
+            self.news.breaks.append(f"{self.title} is not added: {in_short(words)}")
             return
         archs = [f"{cell.arch}/{cell.machine}" for cell in self._cells() if self._lock(cell)]
         self.news.done.append(f"{self.title}: the row in `matrix.yaml`, and locks for {', '.join(archs)}.")
@@ -340,7 +342,8 @@ def _upgrade(project: Project, upgrade: Sequence[str], news: News, say: Say) -> 
     except LockError as error:
         # Each lock is written as it is made; those made before the failure go too.
         git(project.root, "checkout", "--quiet", "--", "locks")
-        news.breaks.append(f"No package is upgraded: {in_short(f'{error.what} {error.why}')}")
+        words = news.refused[PACKAGES] = f"{error.what} {error.why}"
+        news.breaks.append(f"No package is upgraded: {in_short(words)}")
         return {}
     return {result.path.relative_to(project.locks).as_posix(): result.security for result in results}
 

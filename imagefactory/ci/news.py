@@ -34,9 +34,16 @@ class News:
     decisions: list[str] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    """What cannot be locked, a release such as `vLLM 0.33.0` or `packages`, and the resolver's words."""
     packages: Sequence[str] = ()
     """`LOCK: NAME OLD → NEW`, and `(security)` if the update comes from Debian's security suite; those come first."""
     mods: Sequence[ModResult] = ()
+
+    @property
+    def is_news(self) -> bool:
+        """Whether a server has a release that is not here."""
+        return any(newest != here for title, (newest, here) in self.releases.items() if title in TITLES.values())
 
     def markdown(self) -> str:
         changed = ([self.after[title]] if title in self.after else [] for title in self.releases)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
+from imagefactory.cli import options
 from imagefactory.cli.command import (
     command,
     open_repository,
@@ -137,17 +138,29 @@ def record(project: Project) -> None:
 
 
 @command(
-    "ci", target=NIGHTLY_TARGETS, tried="the targets that this night had work for: without tags now, they are not well"
+    "ci",
+    target=NIGHTLY_TARGETS,
+    tried="the targets that this night had work for: without tags now, they are not well",
+    refused="instead, report what `news --refused` wrote to this file",
 )
-def report(project: Project, target: list[str], tried: list[str]) -> None:
+def report(project: Project, target: list[str], tried: list[str], refused: str = "") -> None:
     """Keep one issue for each target that cannot be published, and fail if there is any.
 
     Without a token, the issues are printed.
     """
+    from imagefactory.ci import report_releases
     from imagefactory.ci.night import nightly_cells, plan_night
     from imagefactory.ci.report_targets import not_published, over, target_findings, unwell
     from imagefactory.ci.run_summary import unwell_summary
 
+    options.at_most_one(target=target, refused=refused)
+    options.at_most_one(tried=tried, refused=refused)
+    if refused:
+        file = options.existing("--refused", refused, folder=False)
+        releases = report_releases.read_refused(file)
+        failures = report_issues("release", report_releases.release_findings(releases), lambda _: report_releases.OVER)
+        exit_refused([*report_releases.not_locked(releases, "the package index"), *failures])
+        return
     cells = _nightly(project, target)
     with open_repository(project) as repository:
         night = plan_night(project, repository, cells)

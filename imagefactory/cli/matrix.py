@@ -16,6 +16,7 @@ from imagefactory.cli.command import (
     show,
     show_rows,
 )
+from imagefactory.cli.failures import exit_refused
 
 if TYPE_CHECKING:
     from imagefactory.project.cells import Cell
@@ -130,12 +131,19 @@ def _update_records(project: Project, pinned: list[Cell]) -> None:
     branch="prepare the change (matrix, locks, flags, mods, docs), and commit it to this branch, made or moved here",
     upgrade=f"with --branch, also {options.UPGRADE}",
     report="also write what is new to this file: the text of a pull request",
+    refused="with --branch, write what cannot be locked to this file (for `ci.report`), instead of failing",
 )
-def news(project: Project, upgrade: list[str], branch: str = "", report: str = "") -> None:
-    """Say which releases are new on the package index, and what they mean for the models, mods and flags here."""
+def news(project: Project, upgrade: list[str], branch: str = "", report: str = "", refused: str = "") -> None:
+    """Say which releases are new on the package index, and what they mean for the models, mods and flags here.
+
+    With --branch it fails if a release cannot be locked; what can is committed nevertheless.
+    """
+    import json
+
     from imagefactory.ci.new_release import commit, prepare
     from imagefactory.ci.news import look
     from imagefactory.ci.pull_request import git, worktree
+    from imagefactory.ci.report_releases import not_locked
     from imagefactory.cli.show.pictures import pictures
     from imagefactory.docs import generated
     from imagefactory.mods.compatibility import check_mods, write_table
@@ -143,9 +151,11 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
     from imagefactory.project.project import Project
 
     file = options.new_file("--report", report) if report else None
-    if upgrade and not branch:
+    refused_file = options.new_file("--refused", refused) if refused else None
+    if (upgrade or refused) and not branch:
+        option = "--upgrade" if upgrade else "--refused"
         fix = "Name a branch, or upgrade in this checkout: `./inv lock --upgrade …`."
-        raise options.unfit("--upgrade", "--upgrade needs --branch.", "Without a branch nothing is changed.", fix)
+        raise options.unfit(option, f"{option} needs --branch.", "Without a branch nothing is locked.", fix)
     if branch:
         with worktree(project.root, "HEAD", options.filled("--branch", branch)) as folder:
             git(folder, "var", "GIT_COMMITTER_IDENT")  # before the work, not after it
@@ -161,6 +171,12 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
     print_summary(latest.markdown())
     if file:
         file.write_text(latest.markdown(), "utf-8")
+    if refused_file:
+        refused_file.write_text(json.dumps(latest.refused), "utf-8")
+    elif branch:
+        exit_refused([*not_locked(latest.refused, "the package index")])
+    elif latest.is_news:
+        say("next: `./inv news --branch NAME` locks what is new, and tells what it breaks")
 
 
 @command(

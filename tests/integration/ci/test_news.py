@@ -1,5 +1,6 @@
 """A rehearsal on the real package index: the newest vLLM is forgotten, and `./inv news` brings it back."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -76,3 +77,24 @@ def test_what_is_known_of_the_newest_release_is_found_again(
     assert {name: source["refs"][newest] for name, source in prepared.items()} == {
         name: source.refs[newest] for name, source in known.items() if before in source.refs
     }
+
+
+def test_a_release_that_cannot_be_locked_ends_in_its_own_failure_with_the_next_step(
+    factory_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = factory_checkout.root
+    shutil.copy(REPOSITORY / "README.md", root)
+    shutil.copytree(REPOSITORY / "data", root / "data")
+    commit_all(root)
+    monkeypatch.setattr(new_release, "new_releases", lambda _, server, __: ["99.0"] if server == "vllm" else [])
+    given = {**IDENTITY, "FACTORY_CACHE": str(tmp_path / "cache")}
+    done = factory_checkout.invoke("news", "--branch", "prepared", env=given)
+    assert done.returncode == 5, done.stderr
+    message = done.stderr.partition("error[release-refused]")[2]
+    assert "vLLM 99.0 cannot be locked." in message
+    assert "`overrides`" in message
+    assert "vLLM 99.0 is not added: " in done.stdout
+    assert "&lt;" not in done.stdout + done.stderr
+    done = factory_checkout.invoke("news", "--branch", "again", "--refused", "refused.json", env=given)
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads((root / "refused.json").read_text())) == ["vLLM 99.0"]

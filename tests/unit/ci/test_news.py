@@ -1,5 +1,6 @@
 """What is new on an index: found, told, and prepared in a small checkout."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import yaml
 from imagefactory.ci.new_release import commit, prepare, with_release
 from imagefactory.ci.news import News, look, new_releases
 from imagefactory.ci.pull_request import git, worktree
+from imagefactory.ci.report_releases import not_locked, read_refused
 from imagefactory.compile.settings import add_references
 from imagefactory.lock.flag_records import FlagLock, record_flags
 from imagefactory.lock.making import make_locks
@@ -23,7 +25,9 @@ from imagefactory.store.indexes import Indexes
 from tests.fixtures.checkouts import REPOSITORY, Checkout, start_checkout
 from tests.fixtures.debian_archive import DebianArchive, stanza
 from tests.fixtures.failures import raises
-from tests.fixtures.fake_github import commit_all
+from tests.fixtures.fake_github import REPOSITORY as GITHUB
+from tests.fixtures.fake_github import TOKEN, FakeGitHub, commit_all
+from tests.fixtures.inv import Inv
 from tests.fixtures.lock_files import deb_entry, write_base_lock
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.servers import SimpleIndex
@@ -143,6 +147,7 @@ def test_a_release_is_told_then_added_with_locks_and_flags_and_mods_end_before_i
     before = {path: path.read_bytes() for path in small.root.rglob("*") if path.is_file()}
     news = look(small, configured_indexes())
     assert news.releases["vLLM"] == ("2.0", "1.0")
+    assert news.is_news
     assert news.releases["torch"] == ("2.0", "1.0")
     assert news.releases["NCCL"] == ("-", "-")
     assert news.models == ["newer needs vLLM >=2: 2.0 is the first.", "future needs vLLM >=9: the index has none."]
@@ -151,6 +156,8 @@ def test_a_release_is_told_then_added_with_locks_and_flags_and_mods_end_before_i
     now = Project(small.root)
     assert [*now.matrix.vllm] == ["1.0", "1.0-more", "2.0", "nightly"]
     assert news.after["vLLM"] == "2.0"
+    assert not look(now, configured_indexes()).is_news
+    assert news.refused == {}
     # torch 2.0 has no wheel for amd64: the other arch is told, and does not stop this one.
     assert sorted(path.name for path in (small.root / "locks/2.0").iterdir()) == ["flags.toml", "gpu-linux-arm64.toml"]
     unlocked, broken, flag = (line for line in news.breaks if "SGLang" not in line)
@@ -177,10 +184,48 @@ def test_a_release_that_cannot_be_locked_is_told_and_leaves_nothing(small: Proje
     before = (small.root / "matrix.yaml").read_text("utf-8")
     news = prepare(small, configured_indexes(), [], lambda _: None)
     assert [line.partition(":")[0] for line in news.breaks] == ["vLLM 2.0 is not added", "SGLang 0.5.2 is not added"]
+    assert list(news.refused) == ["vLLM 2.0", "SGLang 0.5.2"]
+    assert "torch==2.0" in news.refused["vLLM 2.0"]
+    assert [(error.name, error.exit_code) for error in not_locked(news.refused, "here")] == [("release-refused", 5)] * 2
     assert (small.root / "matrix.yaml").read_text("utf-8") == before
     assert sorted(path.name for path in (small.root / "locks").iterdir() if path.is_dir()) == [
         *("1.0", "bookworm", "sglang-0.5.1"),
     ]
+
+
+def test_a_refused_release_has_one_issue_until_it_is_locked_or_superseded(
+    own_inv: Inv, fake_github: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "FACTORY_GITHUB_API": fake_github.url,
+        "GITHUB_REPOSITORY": GITHUB,
+        "GITHUB_TOKEN": TOKEN,
+    }.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "refused.json"
+
+    def report(*refused: str) -> int:
+        file.write_text(json.dumps(dict.fromkeys(refused, "only certifi<=2 is available, @all")))
+        return own_inv("ci.report", "--refused", str(file)).returncode
+
+    assert report("vLLM 0.33.0") == report("vLLM 0.33.0") == 5, "red as long as it is refused"
+    [issue] = fake_github.issues
+    assert (issue["title"], issue["state"]) == ("vLLM 0.33.0 cannot be locked", "open")
+    assert "\n    only certifi<=2 is available, @all\n" in issue["body"]
+    assert "`overrides`" in issue["body"]
+    assert fake_github.comments == []
+    assert report("vLLM 0.34.0") == 5
+    assert [issue["state"] for issue in fake_github.issues] == ["closed", "open"]
+    assert report() == 0
+    assert [issue["state"] for issue in fake_github.issues] == ["closed", "closed"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"vLLM 1 -->": "x"}', '{"@somebody": "x"}'])
+def test_a_list_of_refused_releases_is_only_data(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "refused.json"
+    file.write_text(text)
+    with raises("bad-report"):
+        read_refused(file)
 
 
 def test_what_was_prepared_is_committed_to_a_branch_and_the_checkout_stays(
@@ -270,6 +315,7 @@ def test_packages_are_upgraded_in_all_locks_or_in_none(
     news = prepare(Project(locked_checkout.root), configured_indexes(), ["small"], said.append)
     assert any(line.startswith("2 packages") for line in said), "one lock was made anew"
     assert [line.partition(":")[0] for line in news.breaks] == ["No package is upgraded"]
+    assert list(news.refused) == ["packages"]
     assert git(locked_checkout.root, "status", "--porcelain") == ""
 
 

@@ -209,7 +209,7 @@ for hook in pre-commit pre-push; do
 done
 echo "${{GH_TOKEN:-}}${{GITHUB_TOKEN:-}}" >>"{marker}"
 echo trojaned >locks/0.1/b.toml
-touch proposal.md "$RUNNER_TEMP/body.md"
+touch proposal.md refused.json "$RUNNER_TEMP/body.md"
 git branch news
 """
 
@@ -221,7 +221,7 @@ def test_a_trojan_that_was_just_locked_sees_no_token(runner: Runner) -> None:
         shutil.rmtree(runner.checkout)
         git(runner.folder, "clone", "--quiet", runner.origin.as_uri(), str(runner.checkout))
         inv = runner.checkout / "inv"
-        inv.write_text(TROJAN.format(marker=marker))
+        inv.write_text(TROJAN.format(marker=marker) if job == "prepare" else "#!/bin/sh\n")  # the rest was reviewed
         inv.chmod(0o755)
         for step in data["steps"]:
             if "upload-artifact" in step.get("uses", ""):
@@ -233,7 +233,8 @@ def test_a_trojan_that_was_just_locked_sees_no_token(runner: Runner) -> None:
                     copy = shutil.copytree if (runner.checkout / name).is_dir() else shutil.copy
                     copy(runner.checkout / name, place)
             elif "download-artifact" in step.get("uses", ""):
-                shutil.copytree(kept / step["with"]["name"], runner.folder / "proposal")
+                folder = step["with"]["path"].replace("${{ runner.temp }}", str(runner.folder))
+                shutil.copytree(kept / step["with"]["name"], folder)
             elif "run" in step:
                 token = {name: TOKEN for name, value in step.get("env", {}).items() if "token" in str(value)}
                 code, said = runner.run(step, UPGRADE="all", **token)
@@ -252,7 +253,12 @@ def test_no_job_with_a_token_changes_what_it_runs() -> None:
         assert not re.search(r"github\.token|secrets\.", str(data)), f"{name}, {job}"
         for other, after in read(name)["jobs"].items():
             if other != job and "write" in after["permissions"].values():
-                assert not re.search(r"\./inv|uses': '\./", str(after)), f"{name}, {other}"
+                runs = re.findall(r"\./inv (\S+)", steps(after))
+                assert runs in ([], ["ci.report"]), f"{name}, {other}"
+                assert runs or "uses': './" not in str(after), f"{name}, {other}"
+                for step in after["steps"]:
+                    if "download-artifact" in step.get("uses", ""):  # what was prepared stays outside of what runs
+                        assert step["with"]["path"].startswith("${{ runner.temp }}/"), f"{name}, {other}"
 
 
 def test_every_job_follows_the_rules() -> None:
