@@ -1,5 +1,6 @@
 """Plans: the layers of an image, with keys that depend on their inputs and settings only."""
 
+import re
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, LeftOutFiles, LockedWheel, WheelLock
+from imagefactory.project.matrix import PLACEHOLDER
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.targets import select_one
 from imagefactory.store.digests import Sha256
@@ -57,18 +59,17 @@ def test_every_locked_file_is_the_input_of_exactly_one_layer(small_factory: Smal
     assert len(keys(made)) == len(set(keys(made)))
 
 
-@pytest.mark.parametrize("edited", [True, False], ids=["named in matrix.yaml", "cloned"])
-def test_a_fork_makes_the_same_images(factory_checkout: Checkout, *, edited: bool) -> None:
+@pytest.mark.parametrize(("owner", "cloned_from"), [("somebody", "another"), (PLACEHOLDER, "somebody")])
+def test_a_fork_makes_the_same_images(factory_checkout: Checkout, owner: str, cloned_from: str) -> None:
     root = factory_checkout.root
-    if edited:
-        text = factory_checkout.matrix.read_text("utf-8")
-        factory_checkout.matrix.write_text(text.replace("/OWNER/", "/somebody/"), "utf-8")
-    else:
-        subprocess.run(["git", "init", "-q", str(root)], check=True)
-        address = ["remote.origin.url", "https://github.com/somebody/spark-image-factory"]
-        subprocess.run(["git", "-C", str(root), "config", *address], check=True)
+    text = factory_checkout.matrix.read_text("utf-8")
+    text = re.sub(r"^(registry: ghcr.io|source: https://github.com)/[\w-]+/", rf"\1/{owner}/", text, flags=re.MULTILINE)
+    factory_checkout.matrix.write_text(text, "utf-8")
+    for words in (["init", "-q"], ["remote", "add", "origin", f"https://github.com/{cloned_from}/factory"]):
+        subprocess.run(["git", "-C", str(root), *words], check=True)
     ours, fork = Project(REPOSITORY), Project(root)
-    assert fork.matrix.effective_source == "https://github.com/somebody/spark-image-factory"
+    assert fork.matrix.effective_registry.startswith("ghcr.io/somebody/")
+    assert fork.matrix.effective_source.startswith("https://github.com/somebody/")
     in_the_readme = select_one(ours.matrix, "")
     cells = {(cell.arch, cell.platform): cell for cell in (*locked_cells(ours), in_the_readme)}
     assert {"gb10", "rtx5090", "h100", "cpu"} <= {arch for arch, _ in cells}
