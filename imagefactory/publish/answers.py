@@ -18,7 +18,6 @@ from imagefactory.check.answers.result import AnswersResult, Panel
 from imagefactory.check.smoke.containers import ContainerError
 from imagefactory.errors import FactoryError, clean
 from imagefactory.oci.registry.artifacts import TITLE, Payload
-from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.referrers import Attachment, dated
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
@@ -43,13 +42,10 @@ _CODE: Final = ("mod", "serve", "model", "bytecode", "pure-bundle")
 
 
 def pulled(project: Project, repository: Repository, digest: Digest) -> Subject:
-    """Pull an image by digest, as users get it."""
+    """Find a pushed image by digest; it is pulled to run, as users do."""
     from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
 
-    reference = repository.reference
-    credentials = find_credentials(reference.registry)
-    auth = {"username": credentials.username, "password": credentials.secret} if credentials else None
-    return subject_of_image(project, f"{reference.name}@{digest}", auth=auth)
+    return subject_of_image(project, str(repository.reference.at(digest)))
 
 
 def measure(project: Project, repository: Repository, digest: Digest, say: Say) -> AnswersResult:

@@ -14,7 +14,14 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Unwatched
 from imagefactory.check.smoke.containers import Containers
 from imagefactory.check.smoke.record import Level, cpu_counterparts, has_gpu
-from imagefactory.check.smoke.subject import Subject, in_daemon, plan_of, subject_of_layout, subject_of_target
+from imagefactory.check.smoke.subject import (
+    Subject,
+    in_daemon,
+    in_layout,
+    plan_of,
+    subject_of_layout,
+    subject_of_target,
+)
 from imagefactory.errors import BuildError, FactoryError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
@@ -58,7 +65,7 @@ class _CannotRunError(Exception):
 
 @contextmanager
 def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
-    """Prepare an image for its tests; afterwards remove everything that was loaded into the daemon."""
+    """Prepare an image for its tests; afterwards remove its layout, and what was loaded into the daemon."""
     with ExitStack() as loaded:
         preparing = _Preparing(project, subject, Containers(uuid4().hex[:12]), loaded)
         try:
@@ -81,6 +88,7 @@ class _Preparing:
         facts: dict[str, object] = {}
         hindered: dict[Level, str] = {}
         steps: dict[Level, Callable[[], dict[str, object]]] = {
+            "static": self._for_reading,
             "container": self._for_containers,
             "serve": self._for_serving,
             "gpu": self._for_a_gpu,
@@ -100,6 +108,10 @@ class _Preparing:
             engine=f"Docker {self.engine.version}" if self.engine else "",
         )
         return made.model_copy(update=facts)
+
+    def _for_reading(self) -> dict[str, object]:
+        layout = self.loaded.enter_context(in_layout(self.project, self.subject))
+        return {"subject": self.subject.model_copy(update={"layout": layout})}
 
     def _for_containers(self) -> dict[str, object]:
         self._refuse_foreign()

@@ -2,7 +2,6 @@
 
 import shutil
 import tarfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -12,7 +11,6 @@ from typing import IO, Any
 
 from isal import igzip
 
-from imagefactory.assemble.engines.docker.daemon import files_of, open_image
 from imagefactory.assemble.parallel import available_cores
 from imagefactory.oci.compare import Opened, merged
 from imagefactory.oci.layout import Layout
@@ -24,40 +22,8 @@ _FILES = frozenset({"file", "hard link"})
 _IN_MEMORY = 1 << 20  # larger files are kept on disk
 
 
-class Contents(ABC):
-    """An image's configuration and its files."""
-
-    @cached_property
-    @abstractmethod
-    def _opened(self) -> Opened: ...
-
-    @abstractmethod
-    def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]: ...
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return self._opened.config
-
-    @cached_property
-    def files(self) -> Mapping[str, ListedPath]:
-        """Every path with its metadata, layers stacked."""
-        return merged(self._opened.layers)
-
-    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Read files; ignore paths that the image does not have."""
-        return {path: content.read() for path, content in self._open_each(self._existing(paths))}
-
-    def copy(self, path: str, target: Path) -> None:
-        for _, content in self._open_each(self._existing([path])):
-            with target.open("wb") as file:
-                shutil.copyfileobj(content, file, 1 << 20)
-
-    def _existing(self, paths: Iterable[str]) -> list[str]:
-        return sorted(path for path in {*paths} & self.files.keys() if self.files[path].kind in _FILES)
-
-
-class LayoutContents(Contents):
-    """An image in an OCI layout; each layer is read once, and files of interest are kept on the way."""
+class Contents:
+    """The configuration and files of an image; each layer is read once, and files of interest are kept on the way."""
 
     def __init__(
         self,
@@ -79,6 +45,24 @@ class LayoutContents(Contents):
         digests = list(dict.fromkeys(self._layout.layer_digests()))
         with ThreadPoolExecutor(available_cores()) as pool:
             return dict(zip(digests, pool.map(self._read, digests), strict=True))
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._opened.config
+
+    @cached_property
+    def files(self) -> Mapping[str, ListedPath]:
+        """Every path with its metadata, layers stacked."""
+        return merged(self._opened.layers)
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Read files; ignore paths that the image does not have."""
+        return {path: content.read() for path, content in self._open_each(self._existing(paths))}
+
+    def copy(self, path: str, target: Path) -> None:
+        for _, content in self._open_each(self._existing([path])):
+            with target.open("wb") as file:
+                shutil.copyfileobj(content, file, 1 << 20)
 
     def close(self) -> None:
         while self._kept:
@@ -111,6 +95,9 @@ class LayoutContents(Contents):
             remember_listing(reading.listing, digest, self._store)
         return reading
 
+    def _existing(self, paths: Iterable[str]) -> list[str]:
+        return sorted(path for path in {*paths} & self.files.keys() if self.files[path].kind in _FILES)
+
     def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
         unread: dict[Digest, dict[str, list[str]]] = {}
         for path in paths:
@@ -137,17 +124,3 @@ class LayoutContents(Contents):
                             yield path, content
                     if not sources:
                         break
-
-
-class DaemonContents(Contents):
-    """An image that only the Docker daemon has; files are taken from an idle container."""
-
-    def __init__(self, image: str) -> None:
-        self._image = image
-
-    @cached_property
-    def _opened(self) -> Opened:
-        return open_image(self._image)
-
-    def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
-        yield from files_of(self._image, paths)

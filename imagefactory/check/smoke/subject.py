@@ -1,6 +1,7 @@
 """Identifies the image under test by its manifest digest.
 
-A daemon keeps only the digest of an image's configuration. The manifest contains it, so the two are compared first.
+Its files are read from an OCI layout, its containers run in the daemon. A daemon keeps only the digest of an image's
+configuration. The manifest contains it, so the two are compared first.
 """
 
 import re
@@ -12,21 +13,22 @@ from typing import Any, Final
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.images_here import built_layouts
 from imagefactory.errors import BuildError, EngineError, FactoryError
-from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE
+from imagefactory.oci.registry.credentials import find_credentials
+from imagefactory.oci.registry.image_download import download_image, read_image
+from imagefactory.oci.registry.reference import Reference
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.status import last_plan
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.locks.files import Frozen
 from imagefactory.project.project import Project
-from imagefactory.store.digests import Digest, Sha256, sha256_of
+from imagefactory.store.digests import Digest, Sha256, parse_json, sha256_of
 
 PLAN_LABEL: Final = "imagefactory.plan"
 _OWN_NAME = "imagefactory-smoke"
 _BY_DIGEST = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
-_INDEXES = (INDEX_TYPE, DOCKER_INDEX_TYPE)
 
 
 class Subject(Frozen):
@@ -37,7 +39,7 @@ class Subject(Frozen):
     digest: Digest  # the manifest's digest: the image's name in registries
     config: Digest  # the configuration's digest: the image's id in daemons
     plan_key: Sha256
-    layout: Path | None = None  # its OCI layout; None if only the daemon has it
+    layout: Path | None = None  # its OCI layout; None if it is in a registry, where `name` is its reference
 
 
 def subject_of_target(project: Project, target: str) -> Subject:
@@ -62,12 +64,12 @@ def subject_of_layout(project: Project, layout: Layout, name: str = "") -> Subje
     return subject.model_copy(update={"layout": layout.folder})
 
 
-def subject_of_image(project: Project, name: str, *, auth: Mapping[str, str] | None = None) -> Subject:
+def subject_of_image(project: Project, name: str) -> Subject:
     """Return an image by name: the folder of a layout, or a reference by digest."""
     if Path(name, "index.json").exists():
         return subject_of_layout(project, Layout(Path(name)))
     if _BY_DIGEST.fullmatch(name):
-        return _pulled(project, name, auth)
+        return _in_registry(project, name)
     raise BuildError(
         "no-image",
         f"{name} is neither an OCI layout nor a reference by digest.",
@@ -89,13 +91,28 @@ def plan_of(project: Project, subject: Subject) -> Plan | None:
 
 
 @contextmanager
+def in_layout(project: Project, subject: Subject) -> Iterator[Path]:
+    """Yield the folder of the image's layout; that of an image in a registry is made here, and removed afterwards."""
+    if subject.layout is not None:
+        yield subject.layout
+        return
+    store = project.store
+    with Repository.open(subject.name) as repository, store.in_use(), store.scratch() as scratch:
+        image = read_image(repository, subject.digest)
+        yield download_image(repository, image, store, scratch / "image").folder
+
+
+@contextmanager
 def in_daemon(subject: Subject) -> Iterator[str]:
-    """Load the image unless the daemon has it, and remove it afterwards if so; yield its id in the daemon."""
+    """Pull the image, or load it unless the daemon has it, and remove what was loaded; yield its id in the daemon."""
     # Daemons with containerd's image store use the manifest's digest.
     ids = (subject.config, subject.digest)
+    if subject.layout is None:
+        yield _pulled(subject, ids)
+        return
     image_id = next((candidate for candidate in ids if daemon.inspect(candidate) is not None), None)
-    if image_id or subject.layout is None:  # it was pulled
-        yield image_id or subject.config
+    if image_id:
+        yield image_id
         return
     name = f"{_OWN_NAME}:{subject.config[7:19]}"  # twelve digits after `sha256:`
     loaded = daemon.load(Layout(subject.layout), name)
@@ -108,40 +125,24 @@ def in_daemon(subject: Subject) -> Iterator[str]:
             daemon.remove_name(name)
 
 
-def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) -> Subject:
-    """Pull an image by digest, unless it cannot run here and a local layout has it."""
+def _in_registry(project: Project, reference: str) -> Subject:
     digest = Digest(reference.rpartition("@")[2])
-    if daemon.in_registry(reference, auth=auth)["mediaType"] in _INDEXES:
-        raise BuildError(
-            "no-image",
-            f"{reference} is an index of several images.",
-            where=reference,
-            why="Smoke tests need a single image.",
-            fix="Use the digest of one of its images; `docker manifest inspect` lists them.",
-        )
-    subject = _built_here(project, reference, digest)
-    if subject and subject.cell.platform != f"linux/{daemon.ask().machine}":
-        return subject
-    inspected = daemon.pull(reference, auth=auth)
-    digests = inspected.get("RepoDigests") or []
-    if digest not in {entry.rpartition("@")[2] for entry in digests}:
-        raise _another(reference, f"It has the digests {', '.join(digests) or 'none'}.")
-    config = Digest(inspected["Id"])
-    if subject is None:
-        document = {"config": inspected.get("Config"), "os": inspected["Os"], "architecture": inspected["Architecture"]}
-        return _subject(project, document, reference, digest, config)
-    if config not in (subject.config, digest):
-        raise _another(reference, f"It has {config}; the manifest names {subject.config}.")
-    return subject
+    with Repository.open(reference) as repository:
+        image = read_image(repository, digest)
+    return _subject(project, parse_json(image.config), reference, digest, image.config_digest)
 
 
-def _built_here(project: Project, reference: str, digest: Digest) -> Subject | None:
-    for index in sorted((project.root / "build").glob("*/index.json")):
-        layout = Layout(index.parent)
-        with suppress(BuildError):
-            if layout.manifest_digest() == digest:
-                return subject_of_layout(project, layout, reference)
-    return None
+def _pulled(subject: Subject, ids: tuple[Digest, Digest]) -> str:
+    """Pull an image by digest, as users do; return its id in the daemon."""
+    credentials = find_credentials(Reference.parse(subject.name).registry)
+    auth = {"username": credentials.username, "password": credentials.secret} if credentials else None
+    inspected = daemon.pull(subject.name, auth=auth)
+    digests, image_id = inspected.get("RepoDigests") or [], str(inspected["Id"])
+    if subject.digest not in {entry.rpartition("@")[2] for entry in digests}:
+        raise _another(subject.name, f"It has the digests {', '.join(digests) or 'none'}.")
+    if image_id not in ids:
+        raise _another(subject.name, f"It has {image_id}; the manifest names {subject.config}.")
+    return image_id
 
 
 def _another(reference: str, why: str) -> EngineError:

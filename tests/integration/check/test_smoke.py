@@ -1,15 +1,20 @@
 """Smoke runs from the command line: a small image without an engine, the tiny model's image with one."""
 
+import json
 import re
+import shutil
 import subprocess
+import time
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from imagefactory.check.smoke.contents import DaemonContents, LayoutContents
 from imagefactory.check.smoke.record import SmokeRecord
-from imagefactory.check.smoke.subject import Subject, in_daemon, subject_of_target
+from imagefactory.check.smoke.subject import Subject, subject_of_target
 from imagefactory.oci.layout import Layout
+from imagefactory.oci.registry.image_push import Pushable, push_image
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.engines import need
@@ -81,35 +86,42 @@ def other_checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.engine
-def test_an_image_in_the_daemon_has_the_contents_of_its_layout(factory: SmallFactory) -> None:
-    project = factory.project
-    subject = subject_of_target(project, "tiny")
-    assert subject.layout is not None
-    with in_daemon(subject) as image:
-        assert image in {subject.config, subject.digest}
-        by_layout, by_daemon = LayoutContents(Layout(subject.layout), project.store), DaemonContents(image)
-        assert by_daemon.config == by_layout.config
-        assert by_daemon.files == by_layout.files
-        paths = ["etc/motd", "opt/models/tiny/config.json", "etc/none", "etc"]
-        assert by_daemon.read(paths) == by_layout.read(paths)
-        by_daemon.copy("usr/lib/base/data", factory.folder / "copied")
-        assert (factory.folder / "copied").stat().st_size == by_layout.files["usr/lib/base/data"].size
+def test_the_files_of_a_pushed_image_are_read_from_the_registry_and_none_through_the_daemon(
+    factory: SmallFactory, registry: str
+) -> None:
+    [built] = factory.build()
+    reference = f"{registry}/smoke/{uuid4().hex[:12]}@{built.image.digest}"
+    with Repository.open(reference) as repository:
+        push_image(repository, Pushable.of_image(built.image, built.layout.blob))
+    shutil.rmtree(built.layout.folder)
+    nothing = {"FACTORY_CACHE": str(factory.folder / "empty")}
+    # Each file that is copied out of a container is an event. The daemon remembers no more than 256 of all events.
+    command = ["docker", "events", "--since", f"{time.time():.9f}", "--format", "{{json .}}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        done = factory.run("smoke", "--image", reference, "--level", "static", env=nothing)
+        watching.terminate()
+        events = [json.loads(line) for line in watching.communicate()[0].splitlines()]
+    ids = {reference, built.image.digest, built.image.config_digest}
+    ours = [event["Action"] for event in events if ids & {event.get("id"), event["Actor"]["Attributes"].get("image")}]
+    assert ours == []
+    record, _ = record_at(done)
+    tests = {test.name: test.outcome for test in record.levels["static"].tests}
+    assert (record.digest, record.image) == (built.image.digest, reference)
+    assert tests["every blob matches its digest"] == tests["packages are complete"] == "passed"
 
 
 @pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.network
-def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_checkout: Path) -> None:
+def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_checkout: Path, tmp_path: Path) -> None:
     need("skopeo")
     assert tiny.layout is not None
-    # The static level reads a layout with the same digest.
-    (other_checkout / "build").mkdir()
-    (other_checkout / "build" / tiny.layout.name).symlink_to(tiny.layout)
     repository = f"{registry}/smoke/tiny"
     copy = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false"]
     subprocess.run([*copy, f"oci:{tiny.layout}", f"docker://{repository}:latest"], check=True)
     reference = f"{repository}@{tiny.digest}"
-    done = Checkout(other_checkout).run("smoke", "--image", reference)
+    # With an empty cache, the machine has nothing of the image.
+    done = Checkout(other_checkout).run("smoke", "--image", reference, env={"FACTORY_CACHE": str(tmp_path / "cache")})
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         record, folder = record_at(done)

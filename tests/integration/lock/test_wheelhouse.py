@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.check.smoke.contents import LayoutContents
+from imagefactory.check.smoke.contents import Contents
 from imagefactory.lock.drift import base_made_from, sources_made_from, tools_made_from
 from imagefactory.lock.wheelhouse.keep import KeptWheel, keep
 from imagefactory.oci.format import VENV
@@ -112,7 +112,7 @@ class Machine:
 
     def library(self, folder: Path) -> Path:
         """Copy the compiled library out of the image that was built."""
-        contents = LayoutContents(self.layout(), self.store)
+        contents = Contents(self.layout(), self.store)
         contents.copy(f"{VENV}/lib/python3.11/site-packages/vllm/_C.abi3.so", folder / "_C.abi3.so")
         return folder / "_C.abi3.so"
 

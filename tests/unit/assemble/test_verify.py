@@ -10,9 +10,8 @@ from imagefactory.assemble import parallel
 from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.verify import verify
-from imagefactory.check.smoke.contents import LayoutContents
+from imagefactory.check.smoke.contents import Contents
 from imagefactory.check.smoke.levels import test_static
-from imagefactory.check.smoke.subject import subject_of_layout
 from imagefactory.errors import FactoryError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.status import LAST_PLAN
@@ -86,10 +85,9 @@ def test_wrong_diff_id_on_record_is_found_by_verifying_and_by_smoke_tests(
     record.write_text(record.read_text().replace(built.image.layers[0].diff_id, wrong))
     Store(small_factory.cache).layer(layer.key).unlink()
     [taken_over] = small_factory.build()
-    image = subject_of_layout(small_factory.project, taken_over.layout)
-    layers = LayoutContents(taken_over.layout, small_factory.project.store).layers
+    contents = Contents(taken_over.layout, small_factory.project.store)
     with pytest.raises(AssertionError, match=f"not to {wrong}"):
-        test_static.test_layers_unpack_to_what_the_configuration_promises(image, layers, lambda *_: None)
+        test_static.test_layers_unpack_to_what_the_configuration_promises(taken_over.layout, contents)
     refused(small_factory)
 
 

@@ -145,21 +145,6 @@ def _take(name: str, content: IO[bytes], documents: dict[str, Any], layers: dict
         layers[name] = list(read_stream(buffered))
 
 
-def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield files of an image one by one, from a container that is created for this and never started."""
-    with client_for("docker cp", "The Docker daemon cannot copy files out of the image.") as client:
-        container = client.containers.create(name, command=["true"])
-        try:
-            for path in paths:
-                chunks, _ = container.get_archive(f"/{path}")
-                with tarfile.open(fileobj=reader(chunks), mode="r|") as archive:
-                    content = archive.extractfile(archive.next() or tarfile.TarInfo())
-                    if content is not None:
-                        yield path, content
-        finally:
-            container.remove(force=True)
-
-
 def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
     """Pull an image; return its attributes, including the digests it was pulled by (`RepoDigests`)."""
     fix = "Start Docker, and check the name and the network; for a private registry, run `docker login` first."
@@ -167,13 +152,6 @@ def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[st
         _refuse_errors(client.api.pull(reference, stream=True, decode=True, auth_config=auth))
         attributes: Mapping[str, Any] = client.images.get(reference).attrs
     return attributes
-
-
-def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """Ask the registry, through the daemon, for the digest and media type behind a name."""
-    with client_for("docker pull", f"{reference} is not available.") as client:
-        descriptor: Mapping[str, Any] = client.api.inspect_distribution(reference, auth_config=auth)["Descriptor"]
-    return descriptor
 
 
 def inspect(name: str) -> Mapping[str, Any] | None:

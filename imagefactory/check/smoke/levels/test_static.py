@@ -16,8 +16,7 @@ from posixpath import dirname, join, normpath
 import pytest
 
 from imagefactory.assemble.applied_mods import RECORD_OF_MODS, image_path
-from imagefactory.check.smoke.assignment import Assignment
-from imagefactory.check.smoke.contents import Contents, DaemonContents, LayoutContents
+from imagefactory.check.smoke.contents import Contents
 from imagefactory.check.smoke.levels.image_files import (
     OWN_FILES,
     brings_nothing,
@@ -39,7 +38,6 @@ from imagefactory.lock.auditing import GpuLibrary, judge_libraries
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import LayerReading
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer, make_image
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
@@ -71,11 +69,14 @@ NO_LICENCE_SAID = {"", "unknown"}
 
 
 @pytest.fixture(scope="session")
-def contents(project: Project, subject: Subject, assignment: Assignment) -> Iterator[Contents]:
+def layout(subject: Subject) -> Layout:
+    assert subject.layout is not None  # the assignment of this level has one
+    return Layout(subject.layout)
+
+
+@pytest.fixture(scope="session")
+def contents(project: Project, subject: Subject, layout: Layout) -> Iterator[Contents]:
     """The image; all tests judge what one pass over each layer found."""
-    if subject.layout is None:
-        yield DaemonContents(assignment.image or subject.config)
-        return
     plan = None
     with suppress(FactoryError):  # the tests that need the plan report it
         plan = plan_of(project, subject)
@@ -87,14 +88,9 @@ def contents(project: Project, subject: Subject, assignment: Assignment) -> Iter
         return is_text(path) or path in checked or is_source(path) or (on_gpu and is_gpu_library(path))
 
     with project.store.scratch() as scratch:
-        contents = LayoutContents(Layout(subject.layout), project.store, keep, scratch)
+        contents = Contents(layout, project.store, keep, scratch)
         yield contents
         contents.close()
-
-
-@pytest.fixture(scope="session")
-def layers(contents: Contents) -> dict[Digest, LayerReading]:
-    return contents.layers if isinstance(contents, LayoutContents) else {}
 
 
 @pytest.fixture(scope="session")
@@ -121,27 +117,19 @@ def texts(contents: Contents, plan: Plan) -> dict[str, bytes]:
     return contents.read([*texts, *filter(contents.files.__contains__, sources), *checked_files(plan)])
 
 
-def test_every_blob_matches_its_digest(subject: Subject, layers: dict[Digest, LayerReading], applies: Applies) -> None:
+def test_every_blob_matches_its_digest(layout: Layout, contents: Contents) -> None:
     """The image is damaged on this disk and cannot be pushed."""
-    applies(subject.layout is not None, "the daemon checked the blobs when it pulled them")
-    assert subject.layout is not None
-    layout = Layout(subject.layout)
     documents = (layout.manifest_digest(), layout.config_digest())
     hashes = {digest: digest_of(layout.blob(digest).read_bytes()) for digest in documents}
-    hashes |= {digest: layers[digest].digest for digest in layout.layer_digests()}
+    hashes |= {digest: contents.layers[digest].digest for digest in layout.layer_digests()}
     for digest, actual in hashes.items():
         assert actual == digest, f"{digest} has the hash {actual or '(unreadable)'}"
 
 
-def test_layers_unpack_to_what_the_configuration_promises(
-    subject: Subject, layers: dict[Digest, LayerReading], applies: Applies
-) -> None:
+def test_layers_unpack_to_what_the_configuration_promises(layout: Layout, contents: Contents) -> None:
     """Container engines refuse the image, because a layer does not match the configuration."""
-    applies(subject.layout is not None, "the daemon checked the layers when it unpacked them")
-    assert subject.layout is not None
-    layout = Layout(subject.layout)
     for digest, promised in zip(layout.layer_digests(), layout.config()["rootfs"]["diff_ids"], strict=True):
-        layer = layers[digest]
+        layer = contents.layers[digest]
         assert not layer.fault, f"the layer {digest} does not unpack: {layer.fault}"
         assert layer.diff_id == promised, f"the layer {digest} unpacks to {layer.diff_id}, not to {promised}"
 

@@ -23,6 +23,7 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import raises
+from tests.fixtures.servers import Answer, scripted
 from tests.fixtures.serving import SERVING
 from tests.unit.check.smoke.test_record import record
 
@@ -32,7 +33,8 @@ OTHER = Digest(f"sha256:{'b' * 64}")
 
 def subject(**cell: str) -> Subject:
     told = {"model": "gemma4-31b", "version": "0.32.0", "arch": "rtx5090", "platform": "linux/amd64"} | cell
-    return Subject(cell=Cell(**told), name="x", digest=DIGEST, config=OTHER, plan_key=Sha256("c" * 64))
+    facts = {"cell": Cell(**told), "digest": DIGEST, "config": OTHER, "plan_key": Sha256("c" * 64)}
+    return Subject(name="x", layout=Path("x"), **facts)
 
 
 @pytest.fixture
@@ -65,6 +67,13 @@ def test_without_an_engine_only_the_static_level_can_run(project: Project, monke
     monkeypatch.setattr(daemon, "ask", Mock(side_effect=silent))
     found = hindrances(project, subject(), *LEVELS)
     assert found == dict.fromkeys(("container", "serve", "gpu"), "It does not answer. No socket.")
+
+
+def test_an_image_that_cannot_be_downloaded_is_not_called_faulty(project: Project) -> None:
+    with scripted(lambda _: Answer(status=404)) as registry:
+        tested = subject().model_copy(update={"name": f"{registry.address}/o/n@{DIGEST}", "layout": None})
+        found = hindrances(project, tested, "static")
+    assert "does not have that content" in found["static"]
 
 
 SPARK = {"arch": "gb10", "platform": "linux/arm64"}

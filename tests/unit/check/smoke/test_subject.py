@@ -1,6 +1,7 @@
 """The image under test is identified by its digest and verified."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,24 @@ import pytest
 from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.smoke import contents as smoke_contents
-from imagefactory.check.smoke.contents import LayoutContents
+from imagefactory.check.smoke.contents import Contents
 from imagefactory.check.smoke.subject import (
+    Subject,
     in_daemon,
+    in_layout,
     plan_of,
     subject_of_image,
     subject_of_layout,
     subject_of_target,
 )
+from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import FACTS, LayerReading, Sink, read_layer
-from imagefactory.store.digests import Sha256, digest_of, sha256_of
+from imagefactory.project.project import Project
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256, canonical_json, digest_of, sha256_of
 from tests.fixtures.failures import raises
-from tests.fixtures.platforms import FOREIGN, MACHINE, machine_of
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.servers import Answer, Asked, ScriptedServer
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.smoke import with_config
 
@@ -30,25 +37,18 @@ class Daemon:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.images: dict[str, dict[str, Any]] = {}
-        self.in_registry: dict[str, Any] = {}
         self.takes = ""
-        self.machine = MACHINE
         self.pulled: list[str] = []
         self.removed: list[str] = []
         monkeypatch.setattr(daemon, "inspect", self.images.get)
-        monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", self.machine))
+        monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", MACHINE))
         monkeypatch.setattr(daemon, "load", lambda layout, _: self.takes or layout.config_digest())
-        monkeypatch.setattr(daemon, "in_registry", lambda _, auth: self.in_registry)  # noqa: ARG005
         monkeypatch.setattr(daemon, "pull", self.pull)
         monkeypatch.setattr(daemon, "remove_name", self.removed.append)
 
     def pull(self, reference: str, *, auth: object) -> dict[str, Any]:  # noqa: ARG002
         self.pulled.append(reference)
         return self.images[reference]
-
-    def published(self, built: Built, kind: str = "manifest") -> None:
-        media_type = f"application/vnd.oci.image.{kind}.v1+json"
-        self.in_registry = {"digest": built.image.digest, "mediaType": media_type}
 
     def has(self, built: Built, name: str, *digests: str) -> None:
         config = json.loads(built.image.config)
@@ -96,23 +96,94 @@ def test_a_changed_image_has_another_digest_and_one_without_labels_is_refused(
         subject_of_image(small_factory.project, str(other.folder))
 
 
-def test_a_pulled_image_has_the_requested_digest(small_factory: SmallFactory, built: Built, docker: Daemon) -> None:
-    reference = f"registry.example/small@{built.image.digest}"
-    docker.published(built)
-    docker.has(built, reference, reference)
+class Registry(ScriptedServer):
+    """A registry that has one image, and whatever else a test puts into it."""
+
+    def __init__(self, built: Built) -> None:
+        self.content = {path.name: path.read_bytes() for path in (built.layout.folder / "blobs" / "sha256").iterdir()}
+        self.media_type = "application/vnd.oci.image.manifest.v1+json"
+        super().__init__(self._answer)
+        self.reference = f"{self.address}/o/n@{built.image.digest}"
+
+    def put(self, document: object) -> str:
+        """Add a manifest or a configuration; return the digest."""
+        data = canonical_json(document)
+        self.content[sha256_of(data)] = data
+        return digest_of(data)
+
+    def _answer(self, asked: Asked) -> Answer:
+        data = self.content.get(asked.path.rpartition(":")[2])
+        headers = {"Content-Type": self.media_type} if "/manifests/" in asked.path else {}
+        return Answer(data, headers=headers) if data is not None else Answer(status=404)
+
+
+@pytest.fixture
+def registry(built: Built) -> Iterator[Registry]:
+    server = Registry(built)
+    yield server
+    server.close()
+
+
+def test_an_image_in_a_registry_is_pulled_to_run_and_has_the_requested_digest(
+    small_factory: SmallFactory, built: Built, docker: Daemon, registry: Registry
+) -> None:
+    reference = registry.reference
     found = subject_of_image(small_factory.project, reference)
     assert (found.digest, found.config) == (built.image.digest, built.image.config_digest)
-    assert (found.name, docker.pulled) == (reference, [reference])
+    assert (found.name, found.layout, docker.pulled) == (reference, None, [])
+    docker.has(built, reference, reference)
+    with in_daemon(found) as image:
+        assert (image, docker.pulled) == (built.image.config_digest, [reference])
     docker.has(built, reference, f"registry.example/small@sha256:{'0' * 64}")
-    with raises("engine-failed", match="another image"):
-        subject_of_image(small_factory.project, reference)
-    docker.machine = machine_of(FOREIGN)
-    docker.pulled.clear()
-    assert subject_of_image(small_factory.project, reference).digest == built.image.digest
-    assert docker.pulled == [], "it cannot run here, and a local layout has it"
-    docker.published(built, kind="index")
+    with raises("engine-failed", match="another image"), in_daemon(found):
+        pass
+    docker.has(built, reference, reference)
+    docker.images[reference]["Id"] = f"sha256:{'1' * 64}"
+    with raises("engine-failed", match="another image"), in_daemon(found):
+        pass
+
+
+def test_what_is_no_image_of_the_factory_is_refused(
+    small_factory: SmallFactory, built: Built, registry: Registry
+) -> None:
+    where, project = f"{registry.address}/o/n", small_factory.project
+    manifest = json.loads(built.image.manifest)
+    unfit: list[object] = [{}, [], {"os": "linux", "architecture": MACHINE, "rootfs": {"diff_ids": []}}]
+    for config in unfit:
+        described = {**manifest["config"], "digest": registry.put(config)}
+        with raises("registry-failed", match="configuration cannot be used"):
+            subject_of_image(project, f"{where}@{registry.put({**manifest, 'config': described})}")
+    registry.content[built.image.config_digest[7:]] += b" "
+    with raises("wrong-digest"):
+        subject_of_image(project, registry.reference)
+    registry.media_type = "application/vnd.oci.image.index.v1+json"
     with raises("no-image", match="an index of several images"):
-        subject_of_image(small_factory.project, reference)
+        subject_of_image(project, f"{where}@{registry.put({'schemaVersion': 2, 'manifests': []})}")
+
+
+def test_an_image_in_a_registry_is_laid_out_with_one_request_for_each_blob_that_the_store_lacks(
+    small_factory: SmallFactory, built: Built, registry: Registry, store: Store
+) -> None:
+    project = Project(small_factory.root, store)
+    layers = [layer.digest for layer in built.image.layers]
+
+    def downloaded(subject: Subject) -> list[str]:
+        registry.log.clear()
+        with in_layout(project, subject) as folder:
+            made = subject_of_layout(project, Layout(folder))
+            assert (made.digest, made.config, made.plan_key) == (subject.digest, subject.config, subject.plan_key)
+            assert Contents(Layout(folder), store).files == Contents(built.layout, small_factory.project.store).files
+        assert folder.exists() == (subject.layout is not None)
+        return [name for asked in registry.log if (name := asked.path.rpartition("/")[2]) in layers]
+
+    subject = subject_of_image(project, registry.reference)
+    assert sorted(downloaded(subject)) == sorted(layers)
+    assert downloaded(subject) == []
+    blob = store.blob(built.image.layers[0].digest)
+    blob.write_bytes(blob.read_bytes()[:-1])
+    assert downloaded(subject) == layers[:1]
+    # A layout is used where it is.
+    assert downloaded(subject_of_target(small_factory.project, "tiny")) == []
 
 
 def test_a_name_without_a_digest_is_refused(small_factory: SmallFactory) -> None:
@@ -138,7 +209,7 @@ def test_an_image_is_loaded_once_and_its_id_is_verified(
 
 
 def test_contents_are_the_files_that_a_container_sees(small_factory: SmallFactory, built: Built) -> None:
-    contents = LayoutContents(built.layout, small_factory.project.store)
+    contents = Contents(built.layout, small_factory.project.store)
     found = contents.read(["etc/motd", "opt/models/tiny/config.json", "etc/none", "etc"])
     assert found["etc/motd"] == b"a small base\n"
     assert sorted(found) == ["etc/motd", "opt/models/tiny/config.json"]
@@ -152,10 +223,10 @@ def test_layers_are_read_once_and_give_up_what_is_kept(
     small_factory: SmallFactory, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = ["etc/motd", "opt/models/tiny/config.json", "usr/lib/base/data"]
-    expected = LayoutContents(built.layout, small_factory.project.store).read(wanted)
+    expected = Contents(built.layout, small_factory.project.store).read(wanted)
     monkeypatch.setattr(smoke_contents, "igzip", None)
     monkeypatch.setattr(smoke_contents, "_IN_MEMORY", 10)
-    contents = LayoutContents(
+    contents = Contents(
         built.layout, small_factory.project.store, keep=wanted.__contains__, scratch=small_factory.folder
     )
     read: list[Path] = []
@@ -183,7 +254,7 @@ def test_a_damaged_layer_is_a_finding_and_its_listing_is_not_remembered(
     data = blob.read_bytes()
     blob.unlink()  # the store has the same file
     blob.write_bytes(data[:-9])
-    contents = LayoutContents(layout, store)
+    contents = Contents(layout, store)
     assert contents.layers[digest].digest == digest_of(data[:-9])
     assert contents.layers[digest].fault
     with raises("damaged-file", match="cannot be read"):
