@@ -58,6 +58,7 @@ def examine(project: Project, today: date) -> Iterator[Diagnosis]:
     yield Diagnosis("free disk", BUILD, *_disk(cache))
     yield Diagnosis("checkout", BUILD, *_checkout(root))
     yield Diagnosis("container engine", "run, smoke, compile", *_engine())
+    yield Diagnosis("buildx", "build --engine docker", *_buildx())
     yield Diagnosis("GPU", "run", *_gpu())
     yield Diagnosis("container toolkit", "run", *_toolkit())
     yield Diagnosis("test programs", "test", *_test_programs())
@@ -153,9 +154,21 @@ def _engine() -> Result:
     docker = shutil.which("docker")
     if docker is None:
         return "warning", "no docker on PATH", remedy
-    if version := _said(docker, "version", "--format", "{{.Server.Version}}"):
+    if version := printed_by(docker, "version", "--format", "{{.Server.Version}}"):
         return "ok", f"Docker {version}", ""
     return "warning", "the Docker daemon does not answer", remedy
+
+
+def _buildx() -> Result:
+    docker = shutil.which("docker")
+    if docker is None:
+        return "ok", "not needed without Docker", ""
+    if version := printed_by(docker, "buildx", "version"):
+        return "ok", version, ""
+    remedy = (
+        "Other engines do not need it. Debian 13, Ubuntu: apt-get install docker-buildx; else Docker's own packages."
+    )
+    return "warning", "Docker has no buildx", remedy
 
 
 def _gpu() -> Result:
@@ -164,12 +177,12 @@ def _gpu() -> Result:
     if smi is None:
         remedy = "Building does not need it. Where images with a GPU are to run, install NVIDIA's driver."
         return "warning", "no nvidia-smi on PATH", remedy
-    lines = _said(smi, "--query-gpu=driver_version,name", "--format=csv,noheader").splitlines()
+    lines = printed_by(smi, "--query-gpu=driver_version,name", "--format=csv,noheader").splitlines()
     if not lines:
         return "warning", "nvidia-smi shows no GPU", "Check the driver: run nvidia-smi, and look into `dmesg`."
     driver, _, _ = lines[0].partition(", ")
     names = ", ".join(line.partition(", ")[2] for line in lines)
-    state = _said(smi, *heat.QUERY)
+    state = printed_by(smi, *heat.QUERY)
     parts = [names, heat.describe(state), f"driver {driver}; images need {DRIVER} or newer"]
     detail = ", ".join(filter(None, parts))
     major = re.match(r"\d+", driver)
@@ -186,7 +199,7 @@ def _toolkit() -> Result:
         return "ok", "not needed without a GPU", ""
     described = [path for folder in CDI for path in Path(folder).glob("*nvidia*")]
     docker = shutil.which("docker")
-    runtimes = _said(docker, "info", "--format", "{{json .Runtimes}}") if docker else ""
+    runtimes = printed_by(docker, "info", "--format", "{{json .Runtimes}}") if docker else ""
     if "nvidia" in runtimes or described:
         return "ok", "Docker has the runtime nvidia" if "nvidia" in runtimes else str(described[0]), ""
     configure = "`sudo nvidia-ctk runtime configure --runtime=docker`"
@@ -204,7 +217,7 @@ def _test_programs() -> Result:
     return "warning", f"missing: {', '.join(missing)}", remedy
 
 
-def _said(*command: str) -> str:
+def printed_by(*command: str) -> str:
     """Return what a program prints; nothing if it is missing or fails."""
     with suppress(OSError, subprocess.SubprocessError):
         return _output(*command)

@@ -38,14 +38,15 @@ CHECKS = (
 )
 
 
-@command()
-def doctor(project: Project) -> None:
+@command(fork="instead, compare the settings of your repository on GitHub with docs/fork.md")
+def doctor(project: Project, fork: bool = False) -> None:
     """Check that this machine has what the commands need, and suggest fixes."""
     from imagefactory.cli.command import today
     from imagefactory.cli.doctor import examine
+    from imagefactory.cli.doctor_fork import examine_fork
     from imagefactory.cli.show.tables import diagnosis_lines
 
-    findings = list(examine(project, today()))
+    findings = list(examine_fork(project) if fork else examine(project, today()))
     show(diagnosis_lines(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)

@@ -59,7 +59,7 @@ def look(locked_checkout: Checkout) -> Look:
 def test_healthy_machine_passes(look: Look) -> None:
     found = look()
     healthy = {"system", "uv", "package index", "Debian mirror", "Debian support", "cache", "checkout"}
-    others = {"environment", "container engine", "GPU", "container toolkit", "free disk", "test programs"}
+    others = {"environment", "container engine", "buildx", "GPU", "container toolkit", "free disk", "test programs"}
     assert set(found) == {*healthy, *others}
     assert {found[subject].health for subject in healthy} == {"ok"}, found
     assert sys.executable in found["system"].detail
@@ -95,6 +95,17 @@ def test_docker_that_is_missing_fails_or_hangs_is_a_warning(
     monkeypatch.setattr("shutil.which", lambda _name: str(docker) if script else None)
     monkeypatch.setattr(doctor, "PATIENCE", 0.5)
     assert look()["container engine"].health == "warning"
+
+
+@pytest.mark.parametrize(("code", "health"), [(0, "ok"), (1, "warning")])
+def test_docker_without_buildx_is_a_warning(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, health: str
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho v0.20\ncase $1 in buildx) exit {code};; esac\n")
+    docker.chmod(0o755)
+    monkeypatch.setattr("shutil.which", lambda name: str(docker) if name == "docker" else None)
+    assert look()["buildx"].health == health
 
 
 def test_broken_uv_fails_and_an_untested_machine_is_a_warning(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
