@@ -79,8 +79,11 @@ class Reporter:
 
     def _tell(self, finding: Finding, issue: Document | None) -> Reported:
         if issue is None:
-            labels = [LABELS[self.kind]]
-            document = {"title": finding.title, "body": self._body(finding, str(self.today)), "labels": labels}
+            label = LABELS[self.kind]
+            # GitHub may leave out a label that does not exist, and without it the next run would not find the issue.
+            if self.github.get(f"labels/{label}", optional=True) is None:
+                self.github.post("labels", {"name": label})
+            document = {"title": finding.title, "body": self._body(finding, str(self.today)), "labels": [label]}
             return finding.subject, "opened", int(self.github.post("issues", document)["number"])
         number, state, mark = int(issue["number"]), _state(issue), _MARK.search(issue["body"])
         since = mark[4] if mark and state != _SETTLED else None

@@ -104,6 +104,12 @@ def test_an_issue_is_edited_each_night_and_only_a_failure_that_changed_makes_a_n
     assert outcomes(fake_github, HOLDS) == [], "kinds do not touch each other's issues"
 
 
+def test_a_repository_without_the_label_gets_it_before_the_first_issue(fake_github: FakeGitHub) -> None:
+    fake_github.labels.clear()
+    assert outcomes(fake_github, BROKEN) == ["opened"]
+    assert outcomes(fake_github, BROKEN) == ["unchanged"]
+
+
 def test_a_mistake_that_concerns_every_target_opens_a_bounded_number_of_issues(fake_github: FakeGitHub) -> None:
     findings = target_findings("r", [replace(FAILED, target=f"m{number}", why="x" * 100_000) for number in range(50)])
     assert len(told(fake_github, findings)) == MOST_NEW
