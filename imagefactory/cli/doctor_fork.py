@@ -28,7 +28,6 @@ _SWITCHES: Final = {"FACTORY_PAGES": "yes", "FACTORY_GPU": "yes", "FACTORY_SCAN"
 """Repository variables that workflows read, each with the one value that means something."""
 _REFUSALS: Final = ("access-denied", "credentials-refused")
 _ADMINISTRATOR: Final = "Use the token of an administrator of the repository, for packages with `read:packages`."
-_LOG_IN: Final = "Set GITHUB_TOKEN, or log in with `gh auth login`."
 
 
 @dataclass(frozen=True)
@@ -215,18 +214,29 @@ def examine_fork(project: Project, environment: Mapping[str, str] = os.environ) 
         yield _diagnosis("repository", "everything", 1, ("failed", detail, "Fork it, and clone the fork."))
         return
     token = environment.get("GITHUB_TOKEN") or printed_by("gh", "auth", "token")
-    reference = Reference.parse(project.matrix.effective_registry)
-    github = GitHub(f"repos/{found[1]}", token, api_address(environment), _RETRY)
+    if token:
+        yield from _settings(found[1], GitHub(f"repos/{found[1]}", token, api_address(environment), _RETRY), project)
+    else:
+        detail = f"not asked without a token: {', '.join(subject for subject, *_ in ROWS)}"
+        yield Diagnosis(
+            "settings", "everything", "warning", detail, "Set GITHUB_TOKEN, or log in with `gh auth login`."
+        )
+    yield _diagnosis("pull without login", "users", 7, _pull(_images(project)))
+
+
+def _images(project: Project) -> Reference:
+    return Reference.parse(project.matrix.effective_registry)
+
+
+def _settings(name: str, github: GitHub, project: Project) -> Iterator[Diagnosis]:
     files = sorted(path.name for path in (project.root / ".github" / "workflows").glob("*.yml"))
     try:
-        # Without this answer, no other comes: a wrong name or token, or no network.
-        fork = _Fork(found[1], github, github.get(""), files, reference) if token else None
-    except FactoryError as error:
+        fork = _Fork(name, github, github.get(""), files, _images(project))
+    except FactoryError as error:  # a wrong name or token, or no network: then nothing else is answered either
         yield _diagnosis("repository", "everything", 1, ("failed", f"{error.what} {error.why}", error.fix))
-    else:
-        for subject, needed_by, step, look in ROWS:
-            yield _diagnosis(subject, needed_by, step, _look(fork, look))
-    yield _diagnosis("pull without login", "users", 7, _pull(reference))
+        return
+    for subject, needed_by, step, look in ROWS:
+        yield _diagnosis(subject, needed_by, step, _look(fork, look))
 
 
 def _diagnosis(subject: str, needed_by: str, step: int, result: Result) -> Diagnosis:
@@ -234,9 +244,7 @@ def _diagnosis(subject: str, needed_by: str, step: int, result: Result) -> Diagn
     return Diagnosis(subject, needed_by, health, detail, remedy and f"{PAGE}, step {step}: {remedy}")
 
 
-def _look(fork: _Fork | None, look: Callable[[_Fork], Result]) -> Result:
-    if fork is None:
-        return "warning", "not asked: GitHub tells it only with a token", _LOG_IN
+def _look(fork: _Fork, look: Callable[[_Fork], Result]) -> Result:
     try:
         return look(fork)
     except FactoryError as error:

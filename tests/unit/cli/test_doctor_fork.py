@@ -236,12 +236,12 @@ def test_github_that_does_not_answer_is_said_once(fork: Checkout, monkeypatch: p
     assert (first.health, first.detail.startswith("GitHub does not answer.")) == ("failed", True)
 
 
-def test_without_a_token_each_row_says_that_it_needs_one(fork: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_token_the_rows_that_need_one_are_listed(fork: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GITHUB_TOKEN")
     monkeypatch.setattr(doctor_fork, "printed_by", lambda *_: "")
-    *rows, pull = examine_fork(Project(fork.root))
-    assert [row.subject for row in rows] == [subject for subject, *_ in ROWS]
-    assert {(row.health, row.detail) for row in rows} == {("warning", "not asked: GitHub tells it only with a token")}
+    settings, pull = examine_fork(Project(fork.root))
+    assert (settings.health, settings.remedy) == ("warning", "Set GITHUB_TOKEN, or log in with `gh auth login`.")
+    assert settings.detail == f"not asked without a token: {', '.join(subject for subject, *_ in ROWS)}"
     assert pull.health == "ok"
 
 
