@@ -322,12 +322,12 @@ def _undeclared(project: Project) -> set[str]:
     return {entry.file.partition("-")[0] for entry in recorded if entry.licence == UNDECLARED}
 
 
-def commit(tree: Path) -> bool:
+def commit(tree: Path, message: str = "Take what is new on the package index") -> bool:
     """Commit what was prepared in a worktree; return whether anything was."""
     git(tree, "add", "--all")
     if not git(tree, "status", "--porcelain"):
         return False
-    git(tree, "commit", "--quiet", "--message", "Take what is new on the package index")
+    git(tree, "commit", "--quiet", "--message", message)
     return True
 
 

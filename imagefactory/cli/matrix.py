@@ -128,6 +128,9 @@ def _update_records(project: Project, pinned: list[Cell]) -> None:
 
 
 @command(
+    "news",
+    default=True,
+    called="releases",
     branch="prepare the change (matrix, locks, flags, mods, docs), and commit it to this branch, made or moved here",
     upgrade=f"with --branch, also {options.UPGRADE}",
     report="also write what is new to this file: the text of a pull request",
@@ -177,6 +180,43 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
         exit_refused([*not_locked(latest.refused, "the package index")])
     elif latest.is_news:
         say("next: `./inv news --branch NAME` locks what is new, and tells what it breaks")
+
+
+@command(
+    "news",
+    called="models",
+    branch="pin what moved, record its layers, and commit both to this branch, made or moved here",
+    report="also write what moved to this file: the text of a pull request",
+)
+def news_of_models(project: Project, branch: str = "", report: str = "") -> None:
+    """Say which models moved on the model hub since they were pinned, and what changed in their files."""
+    from imagefactory.ci.model_news import look_at_models, take_models
+    from imagefactory.ci.new_release import commit
+    from imagefactory.ci.pull_request import git, worktree
+    from imagefactory.cli.show.pictures import pictures
+    from imagefactory.docs import generated
+    from imagefactory.lock.hub import refuse_unpinned
+    from imagefactory.project.project import Project
+
+    file = options.new_file("--report", report) if report else None
+    if branch:
+        with worktree(project.root, "HEAD", options.filled("--branch", branch)) as folder:
+            git(folder, "var", "GIT_COMMITTER_IDENT")  # before the work, not after it
+            latest = look_at_models(Project(folder, project.store), say)
+            take_models(Project(folder, project.store), latest)
+            prepared = Project(folder, project.store)
+            [plan] = plans_of(prepared, [])
+            generated.write_digest(prepared, plan, folder / "README.md")
+            generated.write_changed(pictures(prepared, plan, []))
+            done = commit(folder, "Pin the revisions that the model hub has now")
+            say(f"committed to the branch {branch}" if done else "nothing to change")
+    else:
+        latest = look_at_models(project, say)
+    print_summary(latest.markdown())
+    if file:
+        file.write_text(latest.markdown(), "utf-8")
+    if len(latest.refused) == latest.asked:  # that is no news of models, but of the hub or the network
+        refuse_unpinned([failure for _, failure in latest.refused.values()])
 
 
 @command(

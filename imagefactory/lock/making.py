@@ -1,6 +1,6 @@
 """Makes the locks that a set of cells needs, and leaves alone those that still match the matrix."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from imagefactory.lock.drift import (
     wheels_made_from,
     wheels_to_audit,
 )
-from imagefactory.lock.hub import ask_for_all
+from imagefactory.lock.hub import HubRevision, ask_for_all
 from imagefactory.lock.lookups import lock_archive, lock_companions
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
@@ -207,22 +207,25 @@ def _make_tool_lock(project: Project, say: Say) -> LockResult:
 
 def _make_model_lock(project: Project, cells: Sequence[Cell], upgrade: Sequence[str], say: Say) -> LockResult:
     """Pin the models of cells: those without a revision, or all of them; what others have stays."""
-    path, models = ModelLock.path(project.locks), project.matrix.models
-    in_use = {repo for model in models.values() for repo in model.repositories}
-    pinned = {entry.repo: entry for entry in project.model_lock.revisions if entry.repo in in_use}
-    wanted = {repo for cell in cells for repo in models[cell.model].repositories}
+    wanted = {repo for cell in cells for repo in project.matrix.models[cell.model].repositories}
     if UPGRADE_MODELS not in upgrade:
-        wanted -= pinned.keys()
+        wanted = {repo for repo in wanted if project.model_lock.commit_of(repo) is None}
     if wanted:
         say(f"Asking the model hub for {len(wanted)} revisions")
     answers = ask_for_all((repo, "main") for repo in sorted(wanted))
-    failures = tuple(answer for answer in answers if isinstance(answer, NetworkError))
-    for answer in answers:
-        if not isinstance(answer, NetworkError):
-            pinned[answer.repo] = LockedRevision(repo=answer.repo, commit=answer.commit)
-    revisions = tuple(pinned[repo] for repo in sorted(pinned))
+    result = pin_models(project, [answer for answer in answers if isinstance(answer, HubRevision)])
+    return replace(result, failures=tuple(answer for answer in answers if isinstance(answer, NetworkError)))
+
+
+def pin_models(project: Project, new: Iterable[HubRevision]) -> LockResult:
+    """Pin repositories at these revisions; the others of the matrix stay as they are."""
+    path, models = ModelLock.path(project.locks), project.matrix.models.values()
+    pinned = {entry.repo: entry for entry in project.model_lock.revisions}
+    pinned |= {revision.repo: LockedRevision(repo=revision.repo, commit=revision.commit) for revision in new}
+    in_use = {repo for model in models for repo in model.repositories}
+    revisions = tuple(pinned[repo] for repo in sorted(in_use & pinned.keys()))
     lock = ModelLock(made_from=models_made_from(project.matrix), revisions=revisions)
-    return LockResult(path, changed=lock.write(path), failures=failures)
+    return LockResult(path, changed=lock.write(path))
 
 
 def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:

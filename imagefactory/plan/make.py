@@ -247,6 +247,7 @@ def _image_config(
         "imagefactory.locked": "yes",  # no plan has other files
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
+        **({"imagefactory.revisions": " ".join(pinned)} if (pinned := served.revisions) else {}),
     }
     return ImageConfig(
         env=served.environment(),

@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass
 
 from imagefactory.errors import RegistryError
 from imagefactory.oci.image import Image
-from imagefactory.plan.plan import Plan
+from imagefactory.plan.plan import ModelLayer, Plan
 from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.project.locks.files import first_problem
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
@@ -52,7 +52,7 @@ class ImagePart:
     key: _Text
     """The beginning of the layer's key."""
     version: _Text = ""
-    """The version of the package, if the layer is a single package."""
+    """The version of the package, if the layer is a single package; the beginning of the model's commit, if pinned."""
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -110,6 +110,8 @@ def parts_of(plan: Plan) -> tuple[ImagePart, ...]:
     for layer in plan.layers:
         # Names of wheels are NAME-VERSION-TAGS.whl, without other dashes in the first two (PEP 427).
         version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
+        if isinstance(layer, ModelLayer):
+            version = str(layer.settings.model.get("revision", ""))[:KEY_DIGITS]
         name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
         parts[name] = ImagePart(name, layer.key[:KEY_DIGITS], version)
     return tuple(parts.values())

@@ -139,7 +139,7 @@ def change_of(name: str, old: ImagePart | None, new: ImagePart | None) -> str:
     if old is None or new is None:
         return f"{name} {'gone' if new is None else 'added'}"
     if old.version != new.version:
-        return f"{name} {old.version} → {new.version}"
+        return f"{name} {old.version or 'unpinned'} → {new.version or 'unpinned'}"
     return f"{name} changed"
 
 

@@ -19,7 +19,10 @@ from imagefactory.store.cache import Store
 
 
 def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Path, str]:
-    """Draw a plan, a build and the mods as a terminal shows them, and layers as the site does; return SVG by path."""
+    """Draw a plan, a build and the mods as a terminal shows them, and layers as the site does; return SVG by path.
+
+    Without results, the picture of mods stays as it is.
+    """
     folder = project.root / "docs" / "pictures"
     with tempfile.TemporaryDirectory() as empty:
         # What is cached differs from machine to machine; a newcomer has nothing.
@@ -31,7 +34,7 @@ def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Pat
         folder / "starts.svg": start_picture(project.root),
         folder / "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
         folder / "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
-        folder / "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
+        **({folder / "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check")} if results else {}),
     }
 
 

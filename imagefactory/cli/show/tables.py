@@ -83,6 +83,7 @@ def plan_table(status: PlanStatus) -> RenderableType:
         Text(f"{plan.target} for {plan.platform}, kernels {plan.kernels}", "bold"),
         table(rows, "layer", "what", ">inputs", ">layer size", ">unpacked", "key", "here"),
         *(Text(f"mod {note}", "cyan") for note in plan.notes),
+        *(Text(f"serves {revision}") for revision in plan.config.labels.get("imagefactory.revisions", "").split()),
         Text(summary),
     )
 

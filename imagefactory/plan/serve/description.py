@@ -147,6 +147,13 @@ class Served:
     extra: dict[str, str]  # environment variables set by the model or by a mod
     compiles: bool = False  # whether the image has a CUDA compiler
 
+    @property
+    def revisions(self) -> list[str]:
+        """The pinned repositories that the image serves, as REPOSITORY@COMMIT, the model's own first."""
+        named = [(self.model["model"], self.model.get("revision"))]
+        named += [(drafter["repo"], drafter.get("revision")) for drafter in self.model["drafters"]]
+        return [*dict.fromkeys(f"{repo}@{commit}" for repo, commit in named if commit)]
+
     def environment(self) -> dict[str, str]:
         fixed = {
             "LANG": "C.UTF-8",

@@ -1,16 +1,21 @@
 """Pinning models of this repository's own matrix, with a hub on the loopback."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from imagefactory.ci.pull_request import git
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import make_plan
+from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.project.project import Project, locked_cells
+from imagefactory.project.targets import select_one
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.fake_github import commit_all
 from tests.fixtures.model_hub import ModelHub
 
 MODEL = "laguna-s-2.1-nvfp4"
+IDENTITY = {f"GIT_{who}_{what}": "somebody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
 @pytest.fixture
@@ -46,6 +51,38 @@ def test_pinning_one_model_touches_no_other(factory_checkout: Checkout, hub: Mod
         assert KnownLayers(now.known_layers).image(plan), f"{cell} is not on record"
     changed = [path for path in (root / "locks").rglob("*.toml") if _changed(path, root)]
     assert sorted(path.name for path in changed) == ["layers.toml", "models.toml"]
+
+
+def test_proposal_of_the_week_has_all_that_the_night_needs(
+    factory_checkout: Checkout, hub: ModelHub, tmp_path: Path
+) -> None:
+    root = factory_checkout.root
+    shutil.copy(REPOSITORY / "README.md", root)
+    shutil.copytree(REPOSITORY / "data", root / "data")
+    commit_all(root)
+    matrix = Project(root).matrix
+    gone, gated = matrix.models["gpt-oss-120b"].repositories[0], matrix.models[MODEL].repositories[0]
+    del hub.repositories[gone]
+    hub.refused[gated] = "GatedRepo"
+    report = tmp_path / "proposal.md"
+    environment = {**IDENTITY, "HF_ENDPOINT": hub.url, "FACTORY_CACHE": str(tmp_path / "cache")}
+    done = factory_checkout.invoke("news.models", "--branch=models", f"--report={report}", env=environment)
+    assert done.returncode == 0, done.stderr
+    text = report.read_text("utf-8")
+    assert all(f"- {repo} is not pinned" in text for repo in (gone, gated))
+    git(root, "switch", "--quiet", "models")
+    changed = git(root, "diff", "--name-only", "HEAD~1").split()
+    assert {"README.md", "locks/layers.toml", "locks/models.toml"} <= {*changed}
+    assert all(path.startswith(("docs/pictures/", "locks/", "README.md")) for path in changed), changed
+    now = Project(root)
+    assert len(now.model_lock.revisions) == len(hub.commits) - 2
+    known = KnownLayers(now.known_layers)
+    lacking = [plan.target for plan in locked_plans(now) if known.image(plan) is None]
+    before = KnownLayers(REPOSITORY / "locks/layers.toml")
+    assert lacking == [plan.target for plan in locked_plans(Project(REPOSITORY)) if before.image(plan) is None]
+    image = known.image(make_plan(now, select_one(now.matrix, "")))
+    assert image, "the first model is on record"
+    assert image.digest in (root / "README.md").read_text("utf-8")
 
 
 def _changed(path: Path, root: Path) -> bool:
