@@ -47,7 +47,7 @@ def subject_of_target(project: Project, target: str) -> Subject:
     return subject_of_layout(project, layout)
 
 
-def subject_of_layout(project: Project, layout: Layout, name: str = "") -> Subject:
+def subject_of_layout(project: Project, layout: Layout) -> Subject:
     """Return the image of an OCI layout, after checking its documents against their digests."""
     digest, config = layout.manifest_digest(), layout.config_digest()
     for what, expected in (("manifest", digest), ("configuration", config)):
@@ -60,7 +60,7 @@ def subject_of_layout(project: Project, layout: Layout, name: str = "") -> Subje
                 why=f"Its bytes are not those of {expected}.",
                 fix="Build it again: `./inv build --target ...`.",
             )
-    subject = _subject(project, layout.config(), name or str(layout.folder), digest, config)
+    subject = _subject(project, layout.config(), str(layout.folder), digest, config)
     return subject.model_copy(update={"layout": layout.folder})
 
 
