@@ -124,6 +124,8 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
         why += f"; {'pushed, but not tested yet' if untested else 'tested, but not promoted yet'}"
     elif staged is not None:
         why += "; another image is in its place"
+    if stands.taking:  # the image is published as it is
+        why = f"takes over {', '.join(stands.taking)}"
     if stands.lasting:
         return trouble(stands.lasting)
     return work(needs, why, trouble(stands.refusals[0].error) if stands.refusals else None)

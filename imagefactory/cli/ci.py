@@ -89,7 +89,6 @@ def smoke(project: Project, target: list[str], level: list[str], bench: bool = F
     from imagefactory.publish.standing import Gate
     from imagefactory.publish.testing import bench_pulled, smoke_test
 
-    plans = planned(project, target)
     arch = select(project, target)[0].arch
     levels = levels_named(level, project.matrix, arch) if any(level) else ()
 
@@ -101,7 +100,7 @@ def smoke(project: Project, target: list[str], level: list[str], bench: bool = F
 
     with open_repository(project) as repository:
         run = PublishRun(Gate(project, repository), say, levels=levels, must_pass=True)
-        pushed = find_staged(run, plans)
+        pushed = find_staged(run, planned(run.gate, target))
         tested = pushed.then(test, say)
     folder = project.root / "build" / "smoke"
     records = [record for image in pushed.finished.values() for record in records_below([folder], image.digest)]

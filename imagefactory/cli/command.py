@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from imagefactory.plan.plan import Plan
     from imagefactory.project.cells import Cell
     from imagefactory.project.project import Project
+    from imagefactory.project.targets import VersionOf
     from imagefactory.publish.attest.signing import Signer, Verifier
 
 COMMANDS: list[tuple[str, Any]] = []  # the group of each command ("" for most), and its task
@@ -167,19 +168,19 @@ def watching() -> AbstractContextManager[Display]:
     return watching()
 
 
-def select(project: Project, target: Sequence[str], *, tagged: bool = False) -> list[Cell]:
+def select(project: Project, target: Sequence[str], version_of: VersionOf | None = None) -> list[Cell]:
     """Return the cells that targets name; a job of a workflow hands several on in one text."""
     from imagefactory.project.targets import select
 
     # An empty text stays, and is refused: an unset variable must not mean the default target.
     words = [word for text in target for word in text.split() or [text]]
-    return select(project.matrix, words, tagged=tagged)
+    return select(project.matrix, words, version_of)
 
 
-def select_one(project: Project, target: str, *, tagged: bool = False) -> Cell:
+def select_one(project: Project, target: str, version_of: VersionOf | None = None) -> Cell:
     from imagefactory.project.targets import select_one
 
-    return select_one(project.matrix, target, tagged=tagged)
+    return select_one(project.matrix, target, version_of)
 
 
 def plans_of(project: Project, target: Sequence[str]) -> list[Plan]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from imagefactory.plan.plan import Plan
     from imagefactory.project.project import Project
     from imagefactory.publish.staging import Outcomes
+    from imagefactory.publish.standing import Gate
     from imagefactory.publish.write import Promotion
 
 NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` always get it)"
@@ -43,10 +44,11 @@ def push(project: Project, target: list[str]) -> None:
     from imagefactory.publish.staging import stage
     from imagefactory.publish.standing import Gate
 
-    plans = planned(project, target)
     with open_repository(project) as repository:
+        gate = Gate(project, repository)
+        plans = planned(gate, target)
         with watching() as watch:
-            staged = stage(PublishRun(Gate(project, repository), say, watch=watch, pushing=watch), plans)
+            staged = stage(PublishRun(gate, say, watch=watch, pushing=watch), plans)
         for image in staged.finished.values():
             sent = f"{image.pushed.count('uploaded')} blobs sent ({size(image.pushed.uploaded)})"
             present = f"{image.pushed.count('present')} already there"
@@ -94,9 +96,9 @@ def promote(
     scanned = Scan.read(options.existing("--scan", scan, folder=False)) if scan else None
     signer = find_signer(project, key)
     trust = None if unsigned else find_trust(project, signer=signer)
-    plans = Outcomes() if scanned and not "".join(target).strip() else planned(project, target)
     with open_repository(project) as repository:
         gate = Gate(project, repository, trust, nightly=nightly, again=again, answers_changed=reason)
+        plans = Outcomes() if scanned and not "".join(target).strip() else planned(gate, target)
         run = PublishRun(gate, say, signer, folders=folders)
 
         def attach(staged: Staged) -> Staged:
@@ -140,21 +142,22 @@ def publish(
     reason = options.reason("--answers-changed", answers_changed)
     project.matrix.require_registry()  # before it asks for a key
     signer, trust = find_publisher(project, key, unsigned=unsigned)
-    plans = planned(project, target)
     with open_repository(project) as repository:
         gate = Gate(project, repository, trust, nightly=nightly, again=again, answers_changed=reason)
+        plans = planned(gate, target)
         with watching() as watch:
             run = PublishRun(gate, say, signer, watch, pushing=watch, retest=retest, answers=answers)
             outcome = publish(run, plans)
         _show(outcome)
 
 
-def planned(project: Project, target: list[str]) -> Outcomes[Plan]:
+def planned(gate: Gate, target: list[str]) -> Outcomes[Plan]:
     """Plan the named targets; one that cannot be planned does not stop the others."""
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.staging import Outcomes
 
-    return Outcomes.of(select(project, target, tagged=True), lambda cell: make_plan(project, cell), say)
+    project = gate.project
+    return Outcomes.of(select(project, target, gate.tagged_version), lambda cell: make_plan(project, cell), say)
 
 
 def _show(outcome: Promotion) -> None:
@@ -177,9 +180,10 @@ def _show(outcome: Promotion) -> None:
 def rollback(project: Project, target: str = "", to: str = "") -> None:
     """Move a target's tags back to an image published earlier; no image changes."""
     from imagefactory.publish.rollback import rollback
+    from imagefactory.publish.standing import Gate
 
-    cell = select_one(project, target, tagged=True)
     with open_repository(project) as repository:
+        cell = select_one(project, target, Gate(project, repository).tagged_version)
         done = rollback(project, repository, cell, to)
         was = f" (was {done.left.digest})" if done.left else ""
         say(f"{', '.join(done.moved)}: {done.image.tag}{was}")
@@ -193,11 +197,13 @@ def history(project: Project, target: str = "") -> None:
     """List everything published for a target: when, what changed, today's tags, and what a rollback holds back."""
     from imagefactory.cli.show.tables import history_table
     from imagefactory.publish.history import read_history
+    from imagefactory.publish.standing import Gate
     from imagefactory.publish.tags import short_digest
 
-    cell = select_one(project, target, tagged=True)
     with open_repository(project) as repository:
-        past = read_history(project, repository, cell)
+        gate = Gate(project, repository)
+        cell = select_one(project, target, gate.tagged_version)
+        past = read_history(project, repository, gate.snapshot.catalog, cell)
     show(history_table(past.lines))
     for digest, event in past.held.items():
         since = f"rolled back on {event.time:%Y-%m-%d}"

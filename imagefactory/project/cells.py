@@ -140,8 +140,8 @@ def default_version(matrix: Matrix, name: str) -> str:
     return next(fitting, matrix.defaults.vllm)
 
 
-def tagged_version(matrix: Matrix, name: str, arch: str) -> str:
-    """Return the version of a tag without one: on the model's own arch `defaults.tags`, where it can be built."""
+def preferred_version(matrix: Matrix, name: str, arch: str) -> str:
+    """Return the version that short tags prefer: on the model's own arch `defaults.tags`, where it can be built."""
     version, native = default_version(matrix, name), matrix.defaults.tags
     if native is None or version != matrix.defaults.vllm or arch != (matrix.models[name].arch or matrix.defaults.arch):
         return version

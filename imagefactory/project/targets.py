@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import platform as host
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from imagefactory.errors import UsageError, unknown_name
-from imagefactory.project.cells import Cell, all_combinations, default_version, reason_excluded, tagged_version
+from imagefactory.project.cells import Cell, all_combinations, default_version, reason_excluded
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import TITLES, server_name
 
 EVERYTHING = "all"
 SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/b200, 'qwen*' or all"
+VersionOf = Callable[[str, str, str], str]
+"""Returns a version for a model, an arch and a platform."""
 _MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
 
 
@@ -55,19 +57,19 @@ def default_target(matrix: Matrix) -> str:
     return next(iter(matrix.models))
 
 
-def select(matrix: Matrix, targets: Sequence[str], *, tagged: bool = False) -> list[Cell]:
+def select(matrix: Matrix, targets: Sequence[str], version_of: VersionOf | None = None) -> list[Cell]:
     """Return the cells that targets name, each once and in the order of the matrix; none means the default target.
 
-    A target without a version means the default one, or with `tagged` the one that the model's short tags name.
+    A target without a version means the default one, or what `version_of` returns.
     """
     selectors = [Selector.parse(target) for target in targets or [default_target(matrix)]]
-    chosen = {cell for selector in selectors for cell in _cells_of(matrix, selector, tagged=tagged)}
+    chosen = {cell for selector in selectors for cell in _cells_of(matrix, selector, version_of)}
     return [cell for cell in all_combinations(matrix) if cell in chosen]
 
 
-def select_one(matrix: Matrix, target: str, *, tagged: bool = False) -> Cell:
+def select_one(matrix: Matrix, target: str, version_of: VersionOf | None = None) -> Cell:
     """Return the one cell that a target names; an empty target means the default one."""
-    cells = select(matrix, [target] if target else [], tagged=tagged)
+    cells = select(matrix, [target] if target else [], version_of)
     if len(cells) > 1:
         names = [str(cell) for cell in cells]
         raise UsageError(
@@ -80,17 +82,17 @@ def select_one(matrix: Matrix, target: str, *, tagged: bool = False) -> Cell:
     return cells[0]
 
 
-def _cells_of(matrix: Matrix, selector: Selector, *, tagged: bool) -> list[Cell]:
+def _cells_of(matrix: Matrix, selector: Selector, version_of: VersionOf | None) -> list[Cell]:
     cells: list[Cell] = []
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
-        default = tagged_version(matrix, model, arch) if tagged else default_version(matrix, model)
-        pattern = selector.version or default
-        what = f"{TITLES[server_name(pattern)]} version"
-        for version in _matching(selector.text, what, pattern, matrix.versions):
-            for arch_name in _matching(selector.text, "arch", arch, matrix.archs):
-                for platform in _platforms(matrix, selector, arch_name):
+        default = default_version(matrix, model)
+        for arch_name in _matching(selector.text, "arch", arch, matrix.archs):
+            for platform in _platforms(matrix, selector, arch_name):
+                pattern = selector.version or (version_of(model, arch_name, platform) if version_of else default)
+                what = f"{TITLES[server_name(pattern)]} version"
+                for version in _matching(selector.text, what, pattern, matrix.versions):
                     cell = Cell(model, version, arch_name, platform)
                     reason = reason_excluded(matrix, cell)
                     if reason is None:

@@ -64,7 +64,8 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
     project, repository, say = run.project, run.repository, run.say
     folder = results_folder(project, staged.digest)
     plan, panel = staged.plan, Panel.of(project.root).version
-    base = run.gate.snapshot.catalog.current(moving_tags(project.matrix, plan.cell), plan.platform)
+    catalog = run.gate.snapshot.catalog
+    base = catalog.current(moving_tags(project.matrix, catalog, plan.cell), plan.platform)
     if base and base.digest == staged.digest:
         return
     before = base.digest if base else None

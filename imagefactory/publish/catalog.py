@@ -239,6 +239,12 @@ class Catalog:
         digests = [pointer.images[platform] for pointer in pointers if platform in pointer.images]
         return self.image(digests[0]) if digests else None
 
+    def was_set_back(self, tag: str, platform: str) -> bool:
+        """Whether the last change of a tag, for a platform, was a rollback."""
+        images = [(event, self.image(event.image)) for event in self.moves([tag])]
+        kinds = [event.kind for event, image in images if image and image.platform == platform]
+        return kinds[-1:] == ["rollback"]
+
     def with_event(self, event: Event, *images: Published) -> Catalog:
         # Clocks may disagree. The order of the list counts, so times must not contradict it.
         if self.events and event.time < self.events[-1].time:

@@ -57,10 +57,9 @@ class CurrentImage:
     """When the tag was set to this image."""
 
 
-def read_history(project: Project, repository: Repository, cell: Cell) -> History:
+def read_history(project: Project, repository: Repository, catalog: Catalog, cell: Cell) -> History:
     """Read the history of a cell, and check where its tags really point."""
-    tags = moving_tags(project.matrix, cell)
-    catalog = read_catalog(repository).catalog
+    tags = moving_tags(project.matrix, catalog, cell)
     lines = history(catalog, tags, cell.platform)
     if not lines:
         raise UsageError(

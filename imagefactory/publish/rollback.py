@@ -34,9 +34,9 @@ class RolledBack:
 
 def rollback(project: Project, repository: Repository, cell: Cell, to: str = "") -> RolledBack:
     """Point a cell's moving tags at its previous image, or at one named by digest or date."""
-    cell_tags = moving_tags(project.matrix, cell)
     snapshot = read_catalog(repository)
     catalog = snapshot.catalog
+    cell_tags = moving_tags(project.matrix, catalog, cell)
     manifests = Manifests(repository)
     unfinished = None if to else _unfinished(repository, catalog, cell_tags, cell)
     if unfinished is not None:

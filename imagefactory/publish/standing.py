@@ -25,7 +25,7 @@ from imagefactory.publish.catalog import Catalog, Event, now
 from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.stored_catalog import Snapshot, read_catalog
-from imagefactory.publish.tags import Tags, tags_of
+from imagefactory.publish.tags import Tags, tagged_version, tags_of
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 
@@ -100,12 +100,17 @@ class Gate(Terms):
             self._tags[tag] = None if self.first else self.repository.resolve(tag)
         return self._tags[tag]
 
+    def tagged_version(self, model: str, arch: str, platform: str) -> str:
+        """Return the version that a model's short tags follow today."""
+        return tagged_version(self.project.matrix, self.snapshot.catalog, model, arch, platform)
+
     def look_up(self, plan: Plan, dossier: Dossier | None = None) -> Facts:
         """Ask the registry all that decides about the image of a plan."""
         catalog = self.snapshot.catalog
-        tags = tags_of(self.project.matrix, plan.cell, plan.key, self.time.date(), nightly=self.nightly)
+        matrix, day = self.project.matrix, self.time.date()
+        tags = tags_of(matrix, catalog, plan.cell, plan.key, day, nightly=self.nightly)
         # Each tag is a request. Where moving tags point matters if the catalog has them here, or a rollback moved them.
-        asked = tags.moving if _is_current(catalog, tags, plan) or _rollback(catalog, tags, plan) else ()
+        asked = tags.moving if _is_published(catalog, tags, plan) or _rollback(catalog, tags, plan) else ()
         if dossier:
             asked = (*asked, *tags.dated, *(() if tags.fixed in catalog.owners else (tags.fixed,)))
         facts = Facts(self.repository.reference, catalog, tags, {tag: self.resolve(tag) for tag in asked})
@@ -138,6 +143,8 @@ class Standing:
     """Those that it gets; of the day's tag, only if no other image has it."""
     current: bool
     """Whether users of its tags get it already."""
+    taking: tuple[str, ...]
+    """Tags that an image under the tag of its version takes from another one, since they are its own by now."""
     rollback: Event | None
     """The rollback that holds it back."""
     misplaced: tuple[str, ...]
@@ -170,7 +177,8 @@ def standing(terms: Terms, plan: Plan, facts: Facts) -> Standing:
     """Judge the image of a plan by what was looked up; nothing is asked here."""
     catalog, tags = facts.catalog, facts.tags
     required = required_levels(terms.project.matrix, plan.arch)
-    current, rollback = _is_current(catalog, tags, plan), _rollback(catalog, tags, plan)
+    published, rollback = _is_published(catalog, tags, plan), _rollback(catalog, tags, plan)
+    taking = tuple(_taken_over(catalog, tags, plan)) if published and not rollback else ()
     answers = facts.answers
     if answers and terms.answers_changed and _is_held(answers, required):
         answers = answers.model_copy(update={"accepted": terms.answers_changed})
@@ -180,9 +188,10 @@ def standing(terms: Terms, plan: Plan, facts: Facts) -> Standing:
         tags = replace(tags, dated=free)
     return Standing(
         tags=tags,
-        current=current,
+        current=published and not taking,
+        taking=taking,
         rollback=rollback,
-        misplaced=tuple(misplaced_tags(facts.named, catalog, tags.moving)) if current or rollback else (),
+        misplaced=tuple(misplaced_tags(facts.named, catalog, tags.moving)) if published or rollback else (),
         smoke=facts.smoke,
         answers=answers,
         refusals=(
@@ -194,9 +203,19 @@ def standing(terms: Terms, plan: Plan, facts: Facts) -> Standing:
     )
 
 
-def _is_current(catalog: Catalog, tags: Tags, plan: Plan) -> bool:
+def _is_published(catalog: Catalog, tags: Tags, plan: Plan) -> bool:
+    """Whether the most specific of its tags names the image of a plan."""
     image = catalog.current(tags.moving, plan.platform)
     return image is not None and image.plan_key == plan.key
+
+
+def _taken_over(catalog: Catalog, tags: Tags, plan: Plan) -> Iterator[str]:
+    """List the tags that name another image, but for those that somebody set back to it."""
+    for tag in tags.moving:
+        image = catalog.current([tag], plan.platform)
+        is_here = image is not None and image.plan_key == plan.key
+        if not is_here and not catalog.was_set_back(tag, plan.platform):
+            yield tag
 
 
 def _rollback(catalog: Catalog, tags: Tags, plan: Plan) -> Event | None:

@@ -10,18 +10,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from imagefactory.errors import FactoryError
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
+from imagefactory.project.cells import preferred_version
 from imagefactory.project.matrix import Matrix
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, pointed_at
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.standing import Gate, being_pruned
 from imagefactory.publish.stored_catalog import Snapshot, race_lost, read_catalog, write_catalog
-from imagefactory.publish.tags import CATALOG, Tags
+from imagefactory.publish.tags import CATALOG, Tags, moving_tags
 from imagefactory.store.digests import Digest, digest_of
 
 
@@ -58,21 +60,24 @@ def write(gate: Gate, ready: Sequence[Ready]) -> list[Promoted]:
     if not ready:
         return []
     manifests = Manifests(gate.repository)
-    promotions = {uuid.uuid4().hex: candidate for candidate in ready}
-    moment = gate.time
+    matrix, moment = gate.project.matrix, gate.time
+    # Preferred versions first: of two that were never published, the other one would have the short tags for no time.
+    promotions = {uuid.uuid4().hex: candidate for candidate in sorted(ready, key=partial(_comes_later, matrix))}
 
     def change(catalog: Catalog) -> Catalog:
         for identity, candidate in promotions.items():
             refuse_deleting(catalog, candidate.image)
             manifests[candidate.image.digest] = candidate.staged.manifest
             dated = [tag for tag in candidate.tags.dated if catalog.owners.get(tag) in (None, candidate.image.digest)]
+            # One before it may have taken the short tags.
+            moving = moving_tags(matrix, catalog, candidate.image.cell)
             event = Event(
                 id=identity,
                 kind="promote",
                 time=moment,
                 image=candidate.image.digest,
                 named=(candidate.tags.fixed, *dated),
-                moved=pointers(gate.project.matrix, manifests, catalog, candidate.image, candidate.tags.moving),
+                moved=pointers(matrix, manifests, catalog, candidate.image, moving),
                 answers=candidate.answers,
             )
             catalog = catalog.with_event(event, candidate.image)
@@ -89,6 +94,11 @@ def write(gate: Gate, ready: Sequence[Ready]) -> list[Promoted]:
             manifests.put(event.image, tag)
     set_tags(gate.repository, manifests, written, [tag for event in recorded for tag in event.moved], promotions)
     return [Promoted(promotions[event.id].image, event.named, tuple(event.moved)) for event in recorded]
+
+
+def _comes_later(matrix: Matrix, candidate: Ready) -> bool:
+    cell = candidate.image.cell
+    return cell.version != preferred_version(matrix, cell.model, cell.arch)
 
 
 class Manifests(dict[Digest, StoredManifest]):

@@ -157,7 +157,7 @@ def image_page(
     """Describe an image; `shared` counts the images that have a layer, by its key."""
     project, cell, plan = stock.project, planned.cell, planned.plan
     matrix, lock = project.matrix, project.wheel_lock(cell)
-    tags = moving_tags(matrix, cell)
+    tags = moving_tags(matrix, stock.records.catalog, cell)
     arch = matrix.archs[cell.arch]
     audit = recorded_audit(lock, arch, project.kernel_lock)
     lines = history(stock.records.catalog, tags, cell.platform)

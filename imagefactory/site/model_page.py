@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -13,10 +13,11 @@ from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, describe_cell, image_environment
-from imagefactory.project.cells import Cell, default_version, drafter_exclusions, known_faults, tagged_version
+from imagefactory.project.cells import Cell, drafter_exclusions, known_faults
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
+from imagefactory.publish.tags import tagged_version
 from imagefactory.site.choosing import alike, gpu_of, hard_score
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.image_page import ImagePage
@@ -236,12 +237,11 @@ def model_page(
 
 
 def _home(stock: Stock, name: str) -> Cell | None:
-    """Return the cell that stands for a model: what its tag names, or while none is published the default."""
+    """Return the cell that stands for a model: what its tag names."""
     matrix = stock.project.matrix
     arch = matrix.models[name].arch or matrix.defaults.arch
-    cell = Cell(name, tagged_version(matrix, name, arch), arch, matrix.archs[arch].platforms[0])
-    if not stock.published.get(cell):
-        cell = replace(cell, version=default_version(matrix, name))
+    platform = matrix.archs[arch].platforms[0]
+    cell = Cell(name, tagged_version(matrix, stock.records.catalog, name, arch, platform), arch, platform)
     return cell if cell in stock.planned or cell in stock.missing else None
 
 

@@ -90,8 +90,8 @@ class Stock:
     @cached_property
     def published(self) -> dict[Cell, Published | None]:
         """The images that users of the cells' tags get today."""
-        matrix, current = self.project.matrix, self.records.catalog.current
-        return {cell: current(moving_tags(matrix, cell), cell.platform) for cell in self.planned}
+        matrix, catalog = self.project.matrix, self.records.catalog
+        return {cell: catalog.current(moving_tags(matrix, catalog, cell), cell.platform) for cell in self.planned}
 
     def evidence(self, cell: Cell) -> Evidence:
         """Return what is attached to the image that users of a cell get."""

@@ -1,56 +1,17 @@
 """The catalog: what users of tags get, what they can go back to, and what history tells."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from datetime import timedelta
 
 import pytest
 
 from imagefactory.project.cells import Cell
-from imagefactory.publish.catalog import Catalog, Event, ImagePart, Pointer, Published, pointed_at
+from imagefactory.publish.catalog import Catalog, ImagePart, Pointer, pointed_at
 from imagefactory.publish.history import changes, current_images, history, misplaced_tags
 from imagefactory.publish.rollback import choose
-from imagefactory.store.digests import Digest, Sha256
+from imagefactory.store.digests import Digest
 from tests.fixtures.failures import raises
-
-CELL = Cell("gemma", "0.32.0", "gb10", "linux/arm64")
-OLDER = Cell("gemma", "0.28.0", "gb10", "linux/arm64")
-TAGS = ("gemma-v0.32.0", "gemma", "latest")
-START = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
-
-
-def digest(name: str) -> Digest:
-    return Digest(f"sha256:{name.encode().hex():0<64}")
-
-
-def image(name: str, cell: Cell = CELL, **facts: object) -> Published:
-    described: dict[str, object] = {
-        **vars(cell),
-        "digest": digest(name),
-        "plan_key": Sha256(digest(name)[7:]),
-        "tag": f"{cell.model}-{name}",
-        "kernels": "upstream",
-        "mods": (),
-        "size": 1,
-        "made_of": (ImagePart("wheel torch", "1", "2.12.0"), ImagePart("base bookworm", "2")),
-        "smoke": {"static": "passed"},
-    }
-    return Published(**cast("Any", described | facts))
-
-
-def promoted(catalog: Catalog, published: Published, day: int, tags: tuple[str, ...] = TAGS) -> Catalog:
-    named = (published.tag,)
-    return catalog.with_event(event("promote", published, day, tags, named=named), published)
-
-
-def rolled_back(catalog: Catalog, published: Published, day: int, left: Digest) -> Catalog:
-    return catalog.with_event(event("rollback", published, day, TAGS, left=left))
-
-
-def event(kind: Any, published: Published, day: int, tags: tuple[str, ...], **more: Any) -> Event:
-    pointer = Pointer(digest=published.digest, images={published.platform: published.digest})
-    time, moved = START + timedelta(days=day), dict.fromkeys(tags, pointer)
-    return Event(id=f"{kind}-{day}", kind=kind, time=time, image=published.digest, moved=moved, **more)
+from tests.fixtures.small_catalogs import CELL, OLDER, START, TAGS, digest, event, image, promoted, rolled_back
 
 
 @pytest.fixture

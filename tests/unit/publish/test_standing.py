@@ -42,8 +42,9 @@ class Judge:
 
     def stands(self, catalog: Catalog | None = None, facts: dict[str, Any] | None = None, **asked: Any) -> Standing:
         project, plan = self.factory.project, self.plan
-        tags = tags_of(project.matrix, CELL, plan.key, DAY.date())
-        known = Facts(REFERENCE, catalog or Catalog(), tags, {tags.fixed: None}, IMAGE, self.record())
+        catalog = catalog or Catalog()
+        tags = tags_of(project.matrix, catalog, CELL, plan.key, DAY.date())
+        known = Facts(REFERENCE, catalog, tags, {tags.fixed: None}, IMAGE, self.record())
         return standing(Terms(project, **asked), plan, replace(known, **facts or {}))
 
     def answers(self, verdict: Any, **more: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from imagefactory.store.digests import Digest
 from tests.fixtures.benchmarks import BOUND, result
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
-from tests.unit.publish.test_catalog import CELL, OLDER, TAGS, digest, event, image, promoted, rolled_back
+from tests.fixtures.small_catalogs import CELL, OLDER, TAGS, digest, event, image, promoted, rolled_back
 
 COMMITTED = Project(REPOSITORY)
 VERSIONS = ("0.20.2", "0.28.0", "0.32.0")
