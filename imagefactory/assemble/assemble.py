@@ -100,6 +100,7 @@ def _build(run: BuildRun, missing: Sequence[Layer]) -> dict[Sha256, Blob]:
     store = run.project.store
     slimmed = run.project.slim_lock.wheels if run.known is not None else ()
     inputs = LayerInputs(run.project, [plan.cell for plan in run.plans])
+    inputs.require_compiled(missing)
     # The wheels of mods come first, because mods are applied before any layer is built; then the largest layers.
     ordered = sorted(missing, key=lambda layer: (not isinstance(layer, ModLayer), -layer.unpacked))
     with Downloads(inputs, ordered, run.watch) as downloads:

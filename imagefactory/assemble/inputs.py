@@ -73,6 +73,13 @@ class LayerInputs:
             fix="Lock both platforms together (`./inv lock --upgrade base`), or build on the image's platform.",
         )
 
+    def require_compiled(self, layers: Iterable[Layer]) -> None:
+        """Get hold of the compiled wheels of layers, which nobody may have, before gigabytes are downloaded."""
+        hashes = {file.sha256 for layer in layers for file in layer.inputs}
+        for wheel in self._wheels.values():
+            if wheel.compiled and wheel.sha256 in hashes and not self.project.store.download(wheel.sha256).exists():
+                self.wheel(wheel).locations()
+
     def locate(self, file: Input) -> Wanted:
         if file.kind == "wheel":
             return self.wheel(self._wheels[file.sha256])

@@ -84,6 +84,8 @@ class Night:
     """Cells that cannot be planned, or are not on record."""
     held: tuple[Trouble, ...] = ()
     """Images left alone: they failed their tests, or were rolled back."""
+    waiting: tuple[Trouble, ...] = ()
+    """Cells whose lock names a wheel that somebody has to compile first."""
     current: int = 0
     """Cells whose image is published and up to date."""
     later: int = 0

@@ -14,6 +14,7 @@ from imagefactory.assemble.layer_records import remember
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import has_gpu, required_levels, serving_elsewhere
 from imagefactory.ci.jobs import Compile, Need, Night, Trouble, Work
+from imagefactory.ci.waiting import Wheelhouse
 from imagefactory.compile.settings import FILE
 from imagefactory.compile.source_tree import head_of
 from imagefactory.errors import FactoryError, NetworkError, RegistryError
@@ -75,7 +76,9 @@ def plan_night(
     works: list[Work] = []
     broken: list[Trouble] = []
     held: list[Trouble] = []
+    waiting: list[Trouble] = []
     current = 0
+    wheelhouse = Wheelhouse(gate, known_layers)
     for cell in filter(project.is_locked, cells):
         try:
             plan = make_plan(project, cell)
@@ -85,14 +88,18 @@ def plan_night(
         except FactoryError as error:
             broken.append(Trouble(f"{cell}/{cell.machine}", error.what, f"{error.where}: {error.why}", error.fix))
             continue
-        if isinstance(left, Work):
+        if isinstance(left, Work) and "image" in left.needs and (compile_first := wheelhouse.waiting(plan)):
+            waiting.append(compile_first)
+        elif isinstance(left, Work):
             works.append(left)
         elif left is not None:
             held.append(left)
         else:
             current += 1
     name = repository.reference.name
-    return Night(name, works=tuple(works), broken=tuple(broken), held=tuple(held), current=current)
+    return Night(
+        name, works=tuple(works), broken=tuple(broken), held=tuple(held), waiting=tuple(waiting), current=current
+    )
 
 
 def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) -> Work | Trouble | None:
@@ -108,7 +115,7 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
 
     stands = standing(gate, plan, gate.look_up(plan))
     if stands.misplaced:  # if a rollback was interrupted, `promote` moves the tags, and refuses the image
-        place = "the catalog has it" if stands.current else "the rollback puts it"
+        place = "the rollback puts it" if stands.rollback else "the catalog has it"
         return work(("promote",), f"{', '.join(stands.misplaced)}: not where {place}")
     if stands.current:
         return None
@@ -187,19 +194,22 @@ def find_compiles(project: Project, repository: Repository | None, cells: Iterab
             commits[cell.version] = None
             with suppress(NetworkError):
                 commits[cell.version] = head_of(version.git, version.ref or "HEAD")
-        keys: list[str] = []
+        locked = project.wheel_lock(cell).wheels if project.is_locked(cell) else ()
+        # The same inputs may compile to other bytes, so a key alone does not say that a wheel is locked.
+        in_lock = {(wheel.compiled, wheel.sha256) for wheel in locked}
+        offered = sorted(shared, key=lambda wheel: (wheel.key, wheel.sha256) in in_lock)  # what is locked comes last
+        chosen: list[CompiledWheel] = []
         for name in names:
-            wheel, why = _choose(project, cell, name, shared, commits.get(cell.version))
+            wheel, why = _choose(project, cell, name, offered, commits.get(cell.version))
             if wheel is None:
                 what = "flashinfer" if name.startswith("flashinfer") else name
                 source = _source(project, cell, commits.get(cell.version))
                 job = Compile(what, cell.version, cell.arch, cell.platform, why, source)
                 jobs.setdefault((what, cell.version, cell.arch, cell.platform), job)
             else:
-                keys.append(wheel.key)
-        locked = project.wheel_lock(cell).wheels if project.is_locked(cell) else ()
-        if len(keys) == len(names) and not {*keys} <= {wheel.compiled for wheel in locked}:
-            unlocked[cell] = tuple(keys)
+                chosen.append(wheel)
+        if len(chosen) == len(names) and not {(wheel.key, wheel.sha256) for wheel in chosen} <= in_lock:
+            unlocked[cell] = tuple(wheel.key for wheel in chosen)
     return Compiles(list(jobs.values()), unlocked)
 
 
@@ -237,7 +247,7 @@ def _lock_files(project: Project) -> dict[str, str]:
 def _choose(
     project: Project, cell: Cell, name: str, shared: Sequence[CompiledWheel], commit: str | None
 ) -> tuple[CompiledWheel | None, str]:
-    """Return the wheel that a cell needs, or the reason why it must be compiled."""
+    """Return the wheel that a cell needs, the last that fits, or the reason why it must be compiled."""
     if name != "vllm":
         fit = offers_for(project, cell, name, shared).fit
         return (fit[-1], "") if fit else (None, f"{name} was never compiled for {cell.arch}")

@@ -59,7 +59,7 @@ def target_findings(registry: str, troubles: Iterable[Trouble]) -> list[Finding]
 
 def over(night: Night, looked_at: Collection[str], every: Collection[str]) -> Callable[[str], str]:
     """Say why a target that is not unwell needs no issue any more; nothing, if that is not known."""
-    waiting = {work.target for work in night.works}
+    waiting = {*(work.target for work in night.works), *(trouble.target for trouble in night.waiting)}
     rolled_back = {trouble.target for trouble in night.held if trouble.decided}
 
     def why(target: str) -> str:

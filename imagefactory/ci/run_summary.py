@@ -26,7 +26,7 @@ def night_summary(night: Night) -> str:
     else:
         counted = (
             f"{len(night.works)} to do, {len(night.compiles)} to compile, {night.current} up to date, "
-            f"{len(night.broken)} broken, {len(night.held)} left alone."
+            f"{len(night.broken)} broken, {len(night.held)} left alone, {len(night.waiting)} waiting for a compile."
         )
     works = [(f"`{work.target}`", " → ".join(work.needs), cell(work.reason)) for work in night.works]
     compiles = [(job.what, job.vllm, job.arch, cell(job.reason)) for job in night.compiles]
@@ -35,6 +35,7 @@ def night_summary(night: Night) -> str:
     if night.unlocked:
         lines += [f"Compiled and waiting for a lock: {codes(night.unlocked)}", ""]
     lines += _troubles("Broken", night.broken) + _troubles("Left alone", night.held)
+    lines += _troubles("Waiting for a compile", night.waiting)
     if night.later:
         lines += [f"{night.later} more do not fit into one run; the next run continues with them.", ""]
     return page("Plan", lines)

@@ -60,7 +60,8 @@ def plan(
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
         compiles = find_compiles(project, None if first else repository, cells)
     unlocked = tuple(f"{cell}/{cell.machine}" for cell in compiles.unlocked)
-    night = fitted(replace(night, compiles=tuple(compiles.jobs), unlocked=unlocked))
+    waiting = tuple(cell for cell in night.waiting if cell.target not in unlocked)
+    night = fitted(replace(night, compiles=tuple(compiles.jobs), unlocked=unlocked, waiting=waiting))
     summary = night_summary(night)
     write_outputs(night.outputs())
     if json:

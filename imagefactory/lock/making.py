@@ -20,7 +20,7 @@ from imagefactory.lock.hub import HubRevision, ask_for_all
 from imagefactory.lock.lookups import lock_archive, lock_companions
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
-from imagefactory.lock.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
+from imagefactory.lock.wheelhouse.adopt import choose_compiled, is_superseded, refuse_unfit_kernels, refuse_unknown
 from imagefactory.lock.wheelhouse.keep import KeptWheel
 from imagefactory.project.cells import (
     Cell,
@@ -102,7 +102,7 @@ def _make_wheel_lock(
     matrix, path = project.matrix, project.wheel_lock_path(cell)
     old = WheelLock.read(path) if path.exists() else None
     made_from = wheels_made_from(matrix, cell)
-    if old is not None and old.made_from == made_from and not wheels:
+    if old is not None and old.made_from == made_from and not wheels and not is_superseded(project, cell, old):
         names = {UPGRADE_ALL, *(wheel.name for wheel in (*old.wheels, *old.left_out))}
         if names.isdisjoint(upgrade):
             return LockResult(path, changed=False)

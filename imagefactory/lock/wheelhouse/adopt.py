@@ -1,6 +1,6 @@
 """Chooses the compiled wheel that a lock adopts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
@@ -17,7 +17,7 @@ from imagefactory.lock.wheelhouse.keep import (
     same_version,
     why_unfit,
 )
-from imagefactory.lock.wheelhouse.share import pull, remote_wheels, shared_at
+from imagefactory.lock.wheelhouse.share import compile_command, is_kept, pull, remote_wheels, shared_at
 from imagefactory.mods.choose import source_mods
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell, intended_kernels
@@ -96,6 +96,27 @@ def choose_compiled(
     return wheel
 
 
+def is_superseded(project: Project, cell: Cell, lock: WheelLock) -> bool:
+    """Whether this machine compiled a wheel of a lock anew, while nobody has the file that the lock names.
+
+    That is so in a fork, whose lock names the file of somebody else: a compile may give other bytes.
+    """
+    return any(
+        offers_for(project, cell, wheel.name, all_kept(project.store), wheel.version).fit
+        and not is_kept(project, wheel, _shared(project, wheel.name))
+        for wheel in lock.wheels
+        if wheel.compiled
+    )
+
+
+def _shared(project: Project, name: str) -> Iterator[CompiledWheel]:
+    """Iterate over the wheels of the registry; it is asked when the first is."""
+    where = shared_at(project.matrix)
+    if where is not None:
+        with Repository.open(where) as repository:
+            yield from remote_wheels(repository, name)
+
+
 def refuse_unknown(project: Project, key_prefixes: Sequence[str]) -> None:
     keys = [wheel.key for wheel in all_kept(project.store)]
     where = shared_at(project.matrix)
@@ -133,7 +154,7 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
                 f"{wheel.file} holds no kernels for {cell.arch}.",
                 where=wheel.file,
                 why=f"None of its libraries has code for compute capability {arch.capability}.",
-                fix=f"Compile it for {cell.arch}: `{_compile_command(cell, wheel.name)}`.",
+                fix=f"Compile it for {cell.arch}: `{compile_command(cell, wheel.name)}`.",
             )
 
 
@@ -177,7 +198,7 @@ def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
         f"No compiled wheel of {name} fits {cell}.",
         where="the wheelhouse (`./inv wheels.list`)",
         why="; ".join(f"{key[:16]}: {why}" for key, why in sorted(reasons.items())) + ".",
-        fix=f"Compile it for these images: `{_compile_command(cell, name)}`.",
+        fix=f"Compile it for these images: `{compile_command(cell, name)}`.",
     )
 
 
@@ -191,11 +212,6 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Lo
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
         where=f"matrix.yaml, vllm.{cell.version}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
-        fix=f"Run `{_compile_command(cell, name)}`, or name the registry that has it (FACTORY_REGISTRY); then "
+        fix=f"Run `{compile_command(cell, name)}`, or name the registry that has it (FACTORY_REGISTRY); then "
         f"`./inv lock --target {cell}`.",
     )
-
-
-def _compile_command(cell: Cell, name: str) -> str:
-    what = "flashinfer" if name.startswith("flashinfer") else name
-    return f"./inv compile --vllm {cell.version} --arch {cell.arch} --what {what}"

@@ -1,6 +1,6 @@
 """Lists and locates compiled wheels, and moves them between the wheelhouse and a registry, as OCI artifacts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -21,6 +21,7 @@ from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import TITLE, Payload, upload_artifact
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import LockedSource, LockedWheel
 from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file
 from imagefactory.project.matrix import Matrix
@@ -36,10 +37,6 @@ MEDIA_TYPE: Final = "application/zip"
 INPUTS: Final = "imagefactory.inputs"
 KEY: Final = "imagefactory.key"
 _PREFIX: Final = "wheel-"
-NOT_SHARED: Final = (
-    "Name the registry that it was pushed to (FACTORY_REGISTRY), or put it into a folder that PIP_FIND_LINKS names. "
-    "A new compile gives a new file: lock that with `./inv lock --upgrade`."
-)
 _KEY_IN_TAG: Final = 16  # digits of the key; a tag has at most 128 characters (OCI distribution spec)
 
 
@@ -196,12 +193,31 @@ def locate(
     """
     if isinstance(locked, LockedWheel) and locked.compiled is not None:
         places = partial(_compiled_locations, project, locked)
-        return Wanted(locked.file, locked.sha256, locked.size, places, NOT_SHARED)
+        return Wanted(locked.file, locked.sha256, locked.size, places)
     return indexed_file(locked, indexes)
 
 
 def _compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
-    """List local files that may be a locked wheel; if there is none, pull it from the registry.
+    """List local files that may be a locked wheel; if there is none, pull it from the registry."""
+    paths = _local_files(project, wheel)
+    where = shared_at(project.matrix)
+    if not paths and where is not None:
+        with Repository.open(where) as repository:
+            offers = [offer for offer in remote_wheels(repository, wheel.name) if offer.sha256 == wheel.sha256]
+            paths = [str(pull(repository, offer, project.store).path) for offer in offers[:1]]
+    if not paths:
+        raise _compile_needed(project, wheel)
+    return paths
+
+
+def is_kept(project: Project, wheel: LockedWheel, shared: Iterable[CompiledWheel]) -> bool:
+    """Whether a compiled wheel that a lock names is here, or among those of a registry; nothing is downloaded."""
+    here = project.store.download(wheel.sha256).exists() or bool(_local_files(project, wheel))
+    return here or any(offer.sha256 == wheel.sha256 for offer in shared)
+
+
+def _local_files(project: Project, wheel: LockedWheel) -> list[str]:
+    """List local files that may be a locked wheel.
 
     The lock's sha256 decides. The same inputs may compile to different bytes on another machine, so the wheel that the
     wheelhouse has under a key is only a candidate.
@@ -209,14 +225,27 @@ def _compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
     kept = find(project.store, str(wheel.compiled))
     if kept is not None and kept.sha256 == wheel.sha256:
         return [str(kept.path)]
-    local_files = local_wheels(IndexConfig.from_environment())
-    paths = [str(path) for path in local_files if path.name == wheel.file]
+    return [str(path) for path in local_wheels(IndexConfig.from_environment()) if path.name == wheel.file]
+
+
+def compile_command(cell: Cell, name: str) -> str:
+    what = "flashinfer" if name.startswith("flashinfer") else name
+    return f"./inv compile --vllm {cell.version} --arch {cell.arch} --what {what}"
+
+
+def _compile_needed(project: Project, wheel: LockedWheel) -> LockError:
+    cell = next((cell for cell in locked_cells(project) if wheel in project.wheel_lock(cell).wheels), None)
     where = shared_at(project.matrix)
-    if not paths and where is not None:
-        with Repository.open(where) as repository:
-            offers = [offer for offer in remote_wheels(repository, wheel.name) if offer.sha256 == wheel.sha256]
-            paths = [str(pull(repository, offer, project.store).path) for offer in offers[:1]]
-    return paths
+    command, target = (compile_command(cell, wheel.name), f" --target {cell}") if cell else ("./inv compile", "")
+    return LockError(
+        "compile-needed",
+        f"{f'{cell.version} for {cell.arch}' if cell else 'The image'} waits for the compile of {wheel.name}.",
+        where=project.wheel_lock_path(cell) if cell else wheel.file,
+        why=f"Searched: the wheelhouse {project.store.root / 'wheelhouse'}, folders in PIP_FIND_LINKS"
+        f"{f', {where}' if where else ''}. None has {wheel.file} with the sha256 {wheel.sha256[:16]}.",
+        fix=f"Name the registry that has it (FACTORY_REGISTRY). Or compile it: `{command}`, `./inv wheels.push`, then "
+        f"`./inv lock{target}`, which locks the new file.",
+    )
 
 
 def _locked_keys(project: Project) -> set[str]:

@@ -192,6 +192,40 @@ def test_a_night_proposes_the_lock_that_a_maintainer_would_make(
     assert "nothing new" in builder.small.invoke("ci.lock", "--target", "tiny", env=builder.registry | github).stdout
 
 
+@pytest.mark.usefixtures("kept")
+def test_a_fork_gets_a_lock_of_its_own_compile_and_nothing_is_built_before(
+    compiler: Machine, builder: Machine, fake_github: FakeGitHub, tmp_path: Path
+) -> None:
+    theirs = compiler.make_lock()
+    compiler.run("build", "--target", "tiny")
+    # The fork has the locks of upstream, and its own registry.
+    shutil.copytree(compiler.small.root / "locks", builder.small.root / "locks", dirs_exist_ok=True)
+    shutil.rmtree(compiler.small.cache)
+    night = json.loads(builder.run("ci.plan", "--first", "--target", "tiny", "--json"))
+    assert (night["works"], night["broken"]) == ([], [])
+    assert [trouble["what"] for trouble in night["waiting"]] == ["It waits for the compile of vllm (1.0, cpu)."]
+    assert [job["what"] for job in night["compiles"]] == ["vllm"]
+    for command in ("build", "push"):
+        done = builder.invoke(command, "--target", "tiny")
+        assert refused(done, "compile-needed")
+        assert "./inv compile --vllm 1.0 --arch cpu --what vllm" in done.stderr
+    assert not [path for path in builder.store.root.glob("downloads/*/*") if path.is_file()], "also no Debian package"
+    # Its own compile of the same inputs gives other bytes.
+    ours = keep(compiler.store, CPU, compiled_wheel(tmp_path, answer=43))
+    assert (ours.key, ours.sha256 == theirs.sha256) == (theirs.compiled, False)
+    compiler.run("wheels.push")
+    night = json.loads(builder.run("ci.plan", "--target", "tiny", "--json"))
+    assert (night["compiles"], night["waiting"], len(night["unlocked"])) == ([], [], 1)
+    fake_github.client().commit("main", {"README.md": ""}, "one")
+    github = {"FACTORY_GITHUB_API": fake_github.url, "GITHUB_REPOSITORY": GITHUB, "GITHUB_TOKEN": TOKEN}
+    done = builder.small.invoke("ci.lock", "--target", "tiny", env=builder.registry | github)
+    assert done.returncode == 0, done.stderr
+    path = builder.small.project.wheel_lock_path(CELL).relative_to(builder.small.root).as_posix()
+    assert f'sha256 = "{ours.sha256}"' in fake_github.files("compiled")[path]
+    builder.run("build", "--target", "tiny")
+    assert answer(builder.library(tmp_path)) == 43
+
+
 @pytest.mark.network
 def test_wheel_with_kernels_for_the_gpu_is_adopted(
     compiler: Machine, repository: str, nvcc: Nvcc, tmp_path: Path

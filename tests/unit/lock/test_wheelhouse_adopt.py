@@ -51,14 +51,15 @@ class Wheelhouse:
     def path(self) -> Path:
         return self.project.wheel_lock_path(self.cell)
 
-    def keep(self, inputs: CompileInputs = INPUTS) -> KeptWheel:
+    def keep(self, inputs: CompileInputs = INPUTS, kernels: str = "") -> KeptWheel:
+        """Keep a wheel; the same inputs may have given other kernels."""
         wheel = make_wheel(
-            self.folder / inputs.key[:8],
+            self.folder / f"{inputs.key[:8]}{kernels}",
             inputs.name,
             inputs.version,
             requires=["torch==1.0"] if inputs.name == "vllm" else [],
             tag=TAG,
-            files={f"{inputs.name.replace('-', '_')}/_C.abi3.so": inputs.key},
+            files={f"{inputs.name.replace('-', '_')}/_C.abi3.so": inputs.key + kernels},
         )
         return keep(self.project.store, inputs, wheel)
 
@@ -264,10 +265,25 @@ def test_build_finds_the_compiled_wheel_or_says_how_to_get_it(
     assert wanted.locations() == [str(tmp_path / kept.filename)]
     monkeypatch.delenv("PIP_FIND_LINKS")
     shutil.rmtree(wheelhouse.project.store.root)
-    with raises("download-failed") as caught:
+    with raises("compile-needed", match=f"(?s)the compile of vllm.*{kept.sha256[:16]}") as caught:
         fetch_wheel(wheelhouse, wheel)
-    assert caught.value.what.startswith(kept.filename)
     assert "FACTORY_REGISTRY" in caught.value.fix
+
+
+def test_another_result_of_the_same_inputs_is_locked_once_nobody_has_the_locked_file(
+    wheelhouse: Wheelhouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    theirs = wheelhouse.keep()
+    locked = wheelhouse.lock()
+    shutil.copy(theirs.path, tmp_path)
+    shutil.rmtree(wheelhouse.project.store.root)
+    assert wheelhouse.lock() == locked, "a fork that compiled nothing keeps what it has"
+    ours = wheelhouse.keep(kernels="other bytes")
+    assert (ours.key, ours.sha256 != theirs.sha256) == (theirs.key, True)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert wheelhouse.lock() == locked, "it is still to be had"
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    assert find(wheelhouse.lock()).sha256 == ours.sha256
 
 
 def test_user_chooses_when_several_wheels_fit(wheelhouse: Wheelhouse) -> None:

@@ -54,7 +54,9 @@ def build_image(
     folder = project.build_folder(cell)
     context, name = folder / "context", docker_name(project, cell)
     with project.store.in_use():
-        with Downloads(LayerInputs(project, [cell]), (), watch) as downloads:
+        inputs = LayerInputs(project, [cell])
+        inputs.require_compiled(plan.layers)
+        with Downloads(inputs, (), watch) as downloads:
             mods = apply_mods(plan.layers, downloads)
             refuse_foreign_files(mods.added, downloads)
             _fetch(project, plan, downloads)
