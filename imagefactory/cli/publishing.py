@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,10 +181,12 @@ def _show(outcome: Promotion) -> None:
 def rollback(project: Project, target: str = "", to: str = "") -> None:
     """Move a target's tags back to an image published earlier; no image changes."""
     from imagefactory.publish.rollback import rollback
-    from imagefactory.publish.standing import Gate
+    from imagefactory.publish.stored_catalog import read_catalog
+    from imagefactory.publish.tags import tagged_version
 
     with open_repository(project) as repository:
-        cell = select_one(project, target, Gate(project, repository).tagged_version)
+        published = read_catalog(repository).catalog
+        cell = select_one(project, target, partial(tagged_version, project.matrix, published))
         done = rollback(project, repository, cell, to)
         was = f" (was {done.left.digest})" if done.left else ""
         say(f"{', '.join(done.moved)}: {done.image.tag}{was}")
@@ -197,13 +200,13 @@ def history(project: Project, target: str = "") -> None:
     """List everything published for a target: when, what changed, today's tags, and what a rollback holds back."""
     from imagefactory.cli.show.tables import history_table
     from imagefactory.publish.history import read_history
-    from imagefactory.publish.standing import Gate
-    from imagefactory.publish.tags import short_digest
+    from imagefactory.publish.stored_catalog import read_catalog
+    from imagefactory.publish.tags import short_digest, tagged_version
 
     with open_repository(project) as repository:
-        gate = Gate(project, repository)
-        cell = select_one(project, target, gate.tagged_version)
-        past = read_history(project, repository, gate.snapshot.catalog, cell)
+        published = read_catalog(repository).catalog
+        cell = select_one(project, target, partial(tagged_version, project.matrix, published))
+        past = read_history(project, repository, published, cell)
     show(history_table(past.lines))
     for digest, event in past.held.items():
         since = f"rolled back on {event.time:%Y-%m-%d}"

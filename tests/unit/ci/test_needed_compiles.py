@@ -1,6 +1,6 @@
 """What a night compiles: the commit of a branch, once for all models, and what is locked afterwards."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ from imagefactory.lock.wheelhouse.adopt import mods_of_sources
 from imagefactory.lock.wheelhouse.keep import CompiledWheel, CompileInputs
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
+from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.project import Project
+from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.fake_github import commit_all
 from tests.fixtures.wheelhouse import INPUTS
@@ -93,6 +95,22 @@ def test_a_wheel_of_the_newest_commit_waits_for_a_lock_and_an_older_one_does_not
     found = branch.compiles()
     assert found.jobs == []
     assert found.unlocked == dict.fromkeys([cell for cell in branch.cells if cell.arch == "gpu"], (wheel.key,))
+
+
+def test_other_bytes_of_the_locked_inputs_wait_for_a_lock_and_the_locked_wheel_is_preferred(branch: Branch) -> None:
+    wheel, project = branch.compile(HEAD), branch.project
+    cells = [cell for cell in branch.cells if cell.arch == "gpu"]
+    path = project.wheel_lock_path(cells[0])
+    lock = WheelLock.read(project.wheel_lock_path(replace(cells[0], version="2.0")))
+    locked = lock.wheels[0].model_copy(update={"compiled": wheel.key, "sha256": wheel.sha256})
+    lock.model_copy(update={"version": "nightly", "wheels": (locked,)}).write(path)
+    branch.shared.append(replace(wheel, inputs=replace(wheel.inputs, flags=("-O1",))))
+    assert branch.compiles().unlocked == {}
+    branch.shared[:] = [replace(wheel, sha256=Sha256("f" * 64))]
+    branch.project = Project(project.root)
+    unlocked = branch.compiles().unlocked
+    assert unlocked == dict.fromkeys(unlocked, (wheel.key,))
+    assert unlocked.keys() >= {*cells}
 
 
 def test_a_wheel_with_other_mods_is_compiled_again(branch: Branch) -> None:

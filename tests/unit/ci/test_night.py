@@ -9,6 +9,7 @@ from imagefactory.check.smoke.record import cpu_counterparts, serving_elsewhere
 from imagefactory.ci import night as night_planning
 from imagefactory.ci.jobs import MOST_JOBS, Night, Trouble, Work, fitted
 from imagefactory.ci.night import differences, nightly_cells, plan_night
+from imagefactory.ci.report_targets import over
 from imagefactory.ci.run_summary import LARGEST, bounded, night_summary, plain
 from imagefactory.errors import FactoryError, LockError, RegistryError
 from imagefactory.oci.registry.repository import Repository
@@ -112,6 +113,18 @@ def test_a_first_night_does_not_ask_the_registry(small_factory: SmallFactory) ->
     night = plan_first(small_factory)
     assert {work.reason for work in night.works} == {"never published"}
     assert len(night.works) == 2
+
+
+def test_an_image_that_waits_for_a_compile_is_listed_and_is_neither_work_nor_broken() -> None:
+    waits = Trouble("b@1.0/cpu/amd64", "It waits for the compile of kernels (1.0, cpu).", "Nobody has the wheel.")
+    night = Night("r", waiting=(waits,), current=1)
+    assert night.is_empty
+    assert not any(night.jobs().values())
+    assert night.as_json()["waiting"][0]["target"] == waits.target
+    shown = night_summary(night)
+    assert "### Waiting for a compile" in shown
+    assert "the compile of kernels (1.0, cpu)" in shown
+    assert over(night, [waits.target], [waits.target])(waits.target) == "", "it is not published"
 
 
 def test_a_summary_escapes_what_others_wrote_and_is_cut_to_what_github_shows() -> None:
