@@ -182,7 +182,7 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
     """Move a target's tags back to an image published earlier; no image changes."""
     from imagefactory.publish.rollback import rollback
     from imagefactory.publish.stored_catalog import read_catalog
-    from imagefactory.publish.tags import tagged_version
+    from imagefactory.publish.tag_owners import tagged_version
 
     with open_repository(project) as repository:
         published = read_catalog(repository).catalog
@@ -201,7 +201,8 @@ def history(project: Project, target: str = "") -> None:
     from imagefactory.cli.show.tables import history_table
     from imagefactory.publish.history import read_history
     from imagefactory.publish.stored_catalog import read_catalog
-    from imagefactory.publish.tags import short_digest, tagged_version
+    from imagefactory.publish.tag_owners import tagged_version
+    from imagefactory.publish.tags import short_digest
 
     with open_repository(project) as repository:
         published = read_catalog(repository).catalog

@@ -24,7 +24,7 @@ from imagefactory.project.project import Project
 from imagefactory.publish.catalog import Published, parts_of
 from imagefactory.publish.dossier import ANSWERS_TYPE, PANEL_TYPE, Dossier
 from imagefactory.publish.run import PublishRun
-from imagefactory.publish.tags import moving_tags
+from imagefactory.publish.tag_owners import moving_tags
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say

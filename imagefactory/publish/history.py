@@ -14,7 +14,8 @@ from imagefactory.project.server_versions import version_key
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.stored_catalog import read_catalog
-from imagefactory.publish.tags import LATEST, moving_tags, names_image, staging_tag
+from imagefactory.publish.tag_owners import moving_tags
+from imagefactory.publish.tags import LATEST, names_image, staging_tag
 from imagefactory.store.digests import Digest, Sha256
 
 

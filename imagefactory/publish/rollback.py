@@ -14,7 +14,7 @@ from imagefactory.project.project import Project
 from imagefactory.publish.catalog import Catalog, Event, Published, now
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.stored_catalog import read_catalog, write_catalog
-from imagefactory.publish.tags import moving_tags
+from imagefactory.publish.tag_owners import moving_tags
 from imagefactory.publish.write import Manifests, pointers, refuse_deleting, set_tags
 from imagefactory.store.digests import Digest
 

@@ -25,7 +25,8 @@ from imagefactory.publish.catalog import Catalog, Event, now
 from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.stored_catalog import Snapshot, read_catalog
-from imagefactory.publish.tags import Tags, tagged_version, tags_of
+from imagefactory.publish.tag_owners import tagged_version, tags_of
+from imagefactory.publish.tags import Tags
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 

@@ -3,13 +3,11 @@
 docs/publishing.md lists them. Where an arch runs on several platforms, a moving tag is an index with an image for each.
 """
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from imagefactory.errors import ConfigError
 from imagefactory.oci.registry.reference import is_tag
@@ -17,9 +15,6 @@ from imagefactory.project.cells import Cell, buildable, default_version, preferr
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import default_target
 from imagefactory.store.digests import Sha256
-
-if TYPE_CHECKING:
-    from imagefactory.publish.catalog import Catalog
 
 CATALOG: Final = "catalog"
 LATEST: Final = "latest"
@@ -55,15 +50,6 @@ def fixed_tag(cell: Cell, key: Sha256) -> str:
     return f"{cell.model_and_version}-{cell.arch}-{key[:KEY_DIGITS]}"
 
 
-def tags_of(matrix: Matrix, catalog: Catalog, cell: Cell, key: Sha256, day: date, *, nightly: bool = False) -> Tags:
-    dated = nightly or cell.version == NIGHTLY_VERSION
-    return Tags(
-        fixed=_checked(fixed_tag(cell, key), cell),
-        dated=(_checked(f"{NIGHTLY}{day:%Y%m%d}-{cell.model}", cell),) if dated and is_home(matrix, cell) else (),
-        moving=moving_tags(matrix, catalog, cell),
-    )
-
-
 def possible_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
     """Return the moving tags that a cell may get; the short ones are for the model's default arch.
 
@@ -71,38 +57,14 @@ def possible_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
     """
     tags = [cell.model_and_version]
     if not is_home(matrix, cell):
-        return (_checked(f"{tags[0]}-{cell.arch}", cell),)
+        return (checked(f"{tags[0]}-{cell.arch}", cell),)
     if cell.version in (preferred_version(matrix, cell.model, cell.arch), default_version(matrix, cell.model)):
-        tags += _short_tags(matrix, cell)
-    return tuple(_checked(tag, cell) for tag in tags)
+        tags += short_tags(matrix, cell)
+    return tuple(checked(tag, cell) for tag in tags)
 
 
-def moving_tags(matrix: Matrix, catalog: Catalog, cell: Cell) -> tuple[str, ...]:
-    """Return the moving tags that an image of a cell gets today.
-
-    An image of the preferred version always takes the short ones: it passed. One of the default does while users of
-    them do not get the preferred version.
-    """
-    model, arch = cell.model, cell.arch
-    short = cell.version in (
-        preferred_version(matrix, model, arch),
-        tagged_version(matrix, catalog, model, arch, cell.platform),
-    )
-    return tuple(tag for tag in possible_tags(matrix, cell) if short or tag not in _short_tags(matrix, cell))
-
-
-def tagged_version(matrix: Matrix, catalog: Catalog, model: str, arch: str, platform: str) -> str:
-    """Return the version that a model's short tags follow: the preferred one, if it has an image, else the default.
-
-    An image that was rolled back does not count. It keeps the tag of its own version, if it was the first there.
-    """
-    preferred = Cell(model, preferred_version(matrix, model, arch), arch, platform)
-    image = catalog.current([preferred.model_and_version], platform)
-    passed = image is not None and image.digest not in catalog.holds([model])
-    return preferred.version if passed else default_version(matrix, model)
-
-
-def _short_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
+def short_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
+    """Return the tags of a model that name no version."""
     return (cell.model, LATEST) if cell.model == default_target(matrix) else (cell.model,)
 
 
@@ -147,13 +109,14 @@ def refuse_ambiguous(matrix: Matrix) -> None:
             owner = owners.setdefault(tag, cell)
             # Platforms of one arch share a tag, which is then an index. Two versions of a model take turns on its short
             # tags.
-            same_version = owner.version == cell.version or tag in _short_tags(matrix, cell)
+            same_version = owner.version == cell.version or tag in short_tags(matrix, cell)
             if (owner.model, owner.arch) != (cell.model, cell.arch) or not same_version:
                 what = f"{owner} and {cell} would both be published as {tag!r}."
                 raise _bad_tag(cell, what, "Their names make the same tag.", "Rename one of them.")
 
 
-def _checked(tag: str, cell: Cell) -> str:
+def checked(tag: str, cell: Cell) -> str:
+    """Return a tag, unless registries do not accept it."""
     if not is_tag(tag):
         why = f"{tag!r} is longer than 128 characters, or has characters that a tag may not have."
         fix = "Give the model, the vLLM version or the arch a shorter name."

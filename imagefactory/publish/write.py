@@ -23,7 +23,8 @@ from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, poi
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.standing import Gate, being_pruned
 from imagefactory.publish.stored_catalog import Snapshot, race_lost, read_catalog, write_catalog
-from imagefactory.publish.tags import CATALOG, Tags, moving_tags
+from imagefactory.publish.tag_owners import moving_tags
+from imagefactory.publish.tags import CATALOG, Tags
 from imagefactory.store.digests import Digest, digest_of
 
 

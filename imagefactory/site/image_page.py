@@ -15,7 +15,8 @@ from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import recorded_audit
 from imagefactory.project.server_versions import VLLM
 from imagefactory.publish.history import Line, history
-from imagefactory.publish.tags import fixed_tag, moving_tags
+from imagefactory.publish.tag_owners import moving_tags
+from imagefactory.publish.tags import fixed_tag
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.site.pictures import PictureLayer
 from imagefactory.site.stock import PackageList, Planned, Stock

@@ -17,7 +17,7 @@ from imagefactory.project.cells import Cell, drafter_exclusions, known_faults
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
-from imagefactory.publish.tags import tagged_version
+from imagefactory.publish.tag_owners import tagged_version
 from imagefactory.site.choosing import alike, gpu_of, hard_score
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.image_page import ImagePage

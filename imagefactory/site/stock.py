@@ -27,7 +27,7 @@ from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.history import current_images
 from imagefactory.publish.image_contents import Contents, contents_in_registry
 from imagefactory.publish.stored_catalog import read_catalog
-from imagefactory.publish.tags import moving_tags
+from imagefactory.publish.tag_owners import moving_tags
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 

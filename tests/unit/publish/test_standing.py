@@ -15,7 +15,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.standing import Facts, Standing, Terms, standing
-from imagefactory.publish.tags import tags_of
+from imagefactory.publish.tag_owners import tags_of
 from imagefactory.publish.vulnerabilities import Vulnerability, VulnerabilityRecord
 from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.failures import raises

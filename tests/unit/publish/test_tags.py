@@ -12,16 +12,8 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix, SmokeLevel, load_matrix
 from imagefactory.project.targets import select_one
 from imagefactory.publish.catalog import Catalog
-from imagefactory.publish.tags import (
-    fixed_tag,
-    moving_tags,
-    names_image,
-    nightly_date,
-    possible_tags,
-    refuse_ambiguous,
-    tagged_version,
-    tags_of,
-)
+from imagefactory.publish.tag_owners import moving_tags, tagged_version, tags_of
+from imagefactory.publish.tags import fixed_tag, names_image, nightly_date, possible_tags, refuse_ambiguous
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
