@@ -203,9 +203,9 @@ def find_compiles(project: Project, repository: Repository | None, cells: Iterab
             wheel, why = _choose(project, cell, name, offered, commits.get(cell.version))
             if wheel is None:
                 what = "flashinfer" if name.startswith("flashinfer") else name
-                source = _source(project, cell, commits.get(cell.version))
-                job = Compile(what, cell.version, cell.arch, cell.platform, why, source)
-                jobs.setdefault((what, cell.version, cell.arch, cell.platform), job)
+                job = what, cell.version, cell.arch, cell.platform
+                if job not in jobs:
+                    jobs[job] = Compile(*job, why, _source(project, cell, commits.get(cell.version)))
             else:
                 chosen.append(wheel)
         if len(chosen) == len(names) and not {(wheel.key, wheel.sha256) for wheel in chosen} <= in_lock:

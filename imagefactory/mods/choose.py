@@ -52,20 +52,14 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     return Chosen(_ordered(chosen), tuple(dict.fromkeys(notes)))
 
 
-def source_mods(
-    project: Project, vllm: str, arch: str, without: Sequence[str] = (), cells: Sequence[Cell] = ()
-) -> list[tuple[Mod, Variant]]:
-    """Choose the mods for the sources of a vLLM version on an arch: those of every model that it serves.
-
-    `cells` are all that can be built, from a caller that has listed them.
-    """
+def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str] = ()) -> list[tuple[Mod, Variant]]:
+    """Choose the mods for the sources of a vLLM version on an arch: those of every model that it serves."""
     matrix, chosen = project.matrix, dict[str, tuple[Mod, Variant]]()
-    for cell in cells or buildable(matrix):
-        if (cell.version, cell.arch) == (vllm, arch):
-            for mod in _mods_for(matrix, cell, project.mods):
-                variant = mod.variant(matrix.versions[vllm].version, "source")
-                if variant is not None and mod.name not in without:
-                    chosen[mod.name] = mod, variant
+    for cell in buildable(matrix, vllm, arch):
+        for mod in _mods_for(matrix, cell, project.mods):
+            variant = mod.variant(matrix.versions[vllm].version, "source")
+            if variant is not None and mod.name not in without:
+                chosen[mod.name] = mod, variant
     return list(_ordered(chosen.values()))
 
 

@@ -40,11 +40,10 @@ def find_conflicts(
     Pairs, not whole sets: many cells have the same pair, and the message can name both.
     """
     matrix = project.matrix
-    built = buildable(matrix)
-    of_sources = cache(lambda version, arch: source_mods(project, version, arch, cells=built))
+    of_sources = cache(lambda version, arch: source_mods(project, version, arch))
     together: dict[_Pair, tuple[_Choice, _Choice]] = {}
     cells: dict[_Pair, list[Cell]] = {}
-    for cell in built:
+    for cell in buildable(matrix):
         for version in {cell.version, first_of_release(matrix, cell.version)}.intersection(versions):
             for chosen in (_installed(project, cell), of_sources(cell.version, cell.arch)):
                 for one, other in combinations(chosen, 2):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
@@ -92,17 +93,18 @@ class Exclusion:
     reason: str
 
 
-def all_combinations(matrix: Matrix) -> Iterator[Cell]:
-    """List every combination in the order of the file, whether it can work or not."""
-    for model in matrix.models:
-        for version in matrix.versions:
-            for arch_name, arch in matrix.archs.items():
-                for platform in arch.platforms:
-                    yield Cell(model, version, arch_name, platform)
+def all_combinations(matrix: Matrix, version: str | None = None, arch: str | None = None) -> Iterator[Cell]:
+    """List every combination in the order of the file, whether it can work or not; only those of a version or arch."""
+    versions = [name for name in matrix.versions if version in (None, name)]
+    archs = [name for name in matrix.archs if arch in (None, name)]
+    for model, of_version, of_arch in product(matrix.models, versions, archs):
+        for platform in matrix.archs[of_arch].platforms:
+            yield Cell(model, of_version, of_arch, platform)
 
 
-def buildable(matrix: Matrix) -> list[Cell]:
-    return [cell for cell in all_combinations(matrix) if reason_excluded(matrix, cell) is None]
+def buildable(matrix: Matrix, version: str | None = None, arch: str | None = None) -> list[Cell]:
+    """List the cells that can be built, of a version or arch: each combination that is left out need not be judged."""
+    return [cell for cell in all_combinations(matrix, version, arch) if reason_excluded(matrix, cell) is None]
 
 
 def exclusions(matrix: Matrix) -> list[Exclusion]:
@@ -227,8 +229,7 @@ def loader_of(matrix: Matrix, cell: Cell) -> str | None:
 
 
 def modules_called_on(matrix: Matrix, version: str, arch: str) -> tuple[str, ...]:
-    cells = [cell for cell in all_combinations(matrix) if (cell.version, cell.arch) == (version, arch)]
-    called = {name for cell in cells for name in called_modules(matrix, cell)}
+    called = {name for cell in all_combinations(matrix, version, arch) for name in called_modules(matrix, cell)}
     return tuple(name for name in matrix.flashinfer if name in called)
 
 

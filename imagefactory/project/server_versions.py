@@ -4,7 +4,7 @@ vLLM's versions are named by their number (0.32.0), those of any other server st
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -124,4 +124,9 @@ class ServerVersion(_Model):
         return Version(self.release or self.counts_as or "")
 
     def within(self, specifier: str) -> bool:
-        return SpecifierSet(specifier).contains(self.version, prereleases=True)
+        return _contains(specifier, self.version)
+
+
+@cache  # a matrix has few ranges and versions, and asks about each pair for every model and arch
+def _contains(specifier: str, version: Version) -> bool:
+    return SpecifierSet(specifier).contains(version, prereleases=True)

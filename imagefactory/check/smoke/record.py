@@ -14,7 +14,7 @@ from typing import Final, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from imagefactory.errors import CheckError, unknown_name
-from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.cells import Cell, all_combinations, reason_excluded
 from imagefactory.project.locks.files import Document, Frozen
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
@@ -181,8 +181,8 @@ def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
     matrix = project.matrix
     return [
         cell
-        for cell in buildable(matrix)
-        if cell.version == vllm and not has_gpu(matrix, cell.arch) and matrix.models[cell.model].generated
+        for cell in all_combinations(matrix, vllm)
+        if matrix.models[cell.model].generated and not has_gpu(matrix, cell.arch) and not reason_excluded(matrix, cell)
     ]
 
 
