@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from packaging.version import Version
 
-from imagefactory.assemble.layer_records import drop_unneeded
+from imagefactory.assemble.layer_records import drop_unneeded, unrecorded
 from imagefactory.ci.news import SECURITY, News, has_releases, in_short, look, new_releases, newest_here
 from imagefactory.ci.pull_request import git
 from imagefactory.ci.report_releases import PACKAGES
@@ -216,8 +216,7 @@ class NewRelease:
         for name, version in matrix.versions.items():
             if version.release == release and name != self.previous and server_name(name) == self.server:
                 decide.append(f"{name} has no counterpart of {self.release}: add one if it is still wanted.")
-        build = f"`./inv build --target 'MODEL@{self.name}'`"
-        decide.append(f"{build} records the digests of new layers; measure and smoke-test before it becomes a default.")
+        decide.append(f"Measure and smoke-test {self.name} before it becomes a default.")
 
 
 def _faults(project: Project, cell: Cell, flags: FlagLock) -> Iterator[str]:
@@ -310,6 +309,9 @@ def prepare(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
     if unknown := sorted(_undeclared(now) - undeclared):
         news.decisions.append(f"No licence is declared by {', '.join(unknown)}: put it into `locks/licences.toml`.")
     drop_unneeded(now)
+    if lacking := unrecorded(now):
+        fix = "Add what `./inv build` with each target records; until then, the night lists them as broken"
+        news.decisions.append(f"New layers are not on record. {fix}: {_some(lacking)}.")
     news.after = {title: version for title, (_, version) in look(now, indexes).releases.items()}
     moved = _moved(before, _versions(project.locks), security)
     # Only the first ones are shown.

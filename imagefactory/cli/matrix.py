@@ -132,7 +132,7 @@ def _update_records(project: Project, pinned: list[Cell]) -> None:
     default=True,
     called="releases",
     branch="prepare the change (matrix, locks, flags, mods, docs), and commit it to this branch, made or moved here",
-    upgrade=f"with --branch, also {options.UPGRADE}",
+    upgrade=f"with --branch, also {options.UPGRADE.replace(' models,', '')}",
     report="also write what is new to this file: the text of a pull request",
     refused="with --branch, write what cannot be locked to this file (for `ci.report`), instead of failing",
 )
@@ -159,6 +159,9 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
         option = "--upgrade" if upgrade else "--refused"
         fix = "Name a branch, or upgrade in this checkout: `./inv lock --upgrade …`."
         raise options.unfit(option, f"{option} needs --branch.", "Without a branch nothing is locked.", fix)
+    if "models" in upgrade:
+        why, fix = "They have a branch of their own.", "Run `./inv news.models --branch NAME`."
+        raise options.unfit("--upgrade", "`news` does not pin models.", why, fix)
     if branch:
         with worktree(project.root, "HEAD", options.filled("--branch", branch)) as folder:
             git(folder, "var", "GIT_COMMITTER_IDENT")  # before the work, not after it

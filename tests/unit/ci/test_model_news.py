@@ -1,12 +1,19 @@
 """Two weeks of a model hub: what is pinned, what is told of it, and what the next night has on record."""
 
-import pytest
+import io
+from typing import cast
 
+import pytest
+from rich.console import Console
+
+from imagefactory.assemble.layer_records import unrecorded
 from imagefactory.ci.model_news import ModelNews, kind_of, look_at_models, take_models
+from imagefactory.cli.show.tables import plan_table
 from imagefactory.lock import hub
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.plan.status import plan_status
 from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import parts_of
 from imagefactory.publish.history import change_of
@@ -32,6 +39,12 @@ def factory(small_factory: SmallFactory, model_hub: ModelHub, monkeypatch: pytes
     model_hub.refused["somebody/gated"] = "GatedRepo"
     small_factory.build(CELL, *(Cell(name, "1.0", "cpu", PLATFORM) for name in (*MODELS, "drafted")))
     return small_factory
+
+
+def test_targets_with_new_layers_are_unrecorded(factory: SmallFactory) -> None:
+    assert unrecorded(factory.project) == []
+    factory.edit_matrix("repo: somebody/steady,", "serve: {max_num_seqs: 3}, repo: somebody/steady,")
+    assert unrecorded(factory.project) == [f"steady@1.0/cpu/{PLATFORM.partition('/')[2]}"]
 
 
 def plan(factory: SmallFactory, model: str) -> Plan:
@@ -62,6 +75,9 @@ def test_first_week_pins_what_the_hub_shows_and_records_the_images(factory: Smal
     drafted = plan(factory, "drafted")
     served = f"somebody/moving@{commits['moving']} somebody/drafter@{commits['drafter']}"
     assert drafted.config.labels["imagefactory.revisions"] == served
+    console = Console(file=io.StringIO(), width=200)
+    console.print(plan_table(plan_status(factory.project, drafted)))
+    assert f"serves somebody/drafter@{commits['drafter']}" in cast("io.StringIO", console.file).getvalue()
     told = change_of("model drafted", parts_of(before["drafted"])[-1], parts_of(drafted)[-1])
     assert told == f"model drafted unpinned → {commits['moving'][:12]}"
     row = "| moving, drafted | somebody/moving | - | `{}` | pinned for the first time: 2 files, 4.0 kB |"

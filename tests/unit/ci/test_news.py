@@ -79,6 +79,7 @@ def sources(version: int, *, without: str = "") -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def _without_outside(simple_index: SimpleIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    monkeypatch.setattr("imagefactory.ci.new_release.unrecorded", lambda _: ["big@2.0/gpu/arm64"])
     for outside in ("update_licences", "drop_unneeded"):  # they ask for what the tests do not have
         monkeypatch.setattr(f"imagefactory.ci.new_release.{outside}", lambda *_, **__: None)
 
@@ -169,6 +170,7 @@ def test_a_release_is_told_then_added_with_locks_and_flags_and_mods_end_before_i
     assert {str(result) for result in check_mods(now, versions=["1.0"])} == {"applies"}
     assert "vLLM 2.0 no longer has Llama." in news.models
     assert "`defaults` in `matrix.yaml` still names 1.0." in news.decisions
+    assert any(line.endswith("the night lists them as broken: big@2.0/gpu/arm64.") for line in news.decisions)
     assert any(line.startswith("Merging makes vLLM 2.0 the default of newer, ") for line in news.decisions)
     assert "1.0-more has no counterpart of 2.0: add one if it is still wanted." in news.decisions
     told = news.markdown()

@@ -26,6 +26,12 @@ def test_lock_check_finds_drift_and_names_the_model(own_inv: Inv) -> None:
     assert "big" in own_inv.fails("lock-drift", "lock", "--check")
 
 
+def test_news_of_models_without_a_hub_is_a_failure(inv: Inv) -> None:
+    done = inv("news.models", HF_ENDPOINT="http://127.0.0.1:9")
+    assert "- somebody/big is not pinned: The hub does not answer" in done.stdout
+    assert (done.returncode, "error[hub-unreachable]" in done.stderr) == (6, True)
+
+
 def test_targets_are_listed_as_json_and_as_a_table(inv: Inv) -> None:
     rows = json.loads(inv("targets", "--json").stdout)
     assert {"model", "version", "arch", "platform", "sparks", "kernels", "locked", "revision"} == set(rows[0])

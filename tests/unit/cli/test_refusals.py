@@ -39,6 +39,7 @@ def filled(text: str, places: Path) -> str:
         ("no-image", ["load", "--file=image.tar"]),
         ("output-unusable", ["news", "--report={missing}/report"]),
         ("bad-option", ["news", "--upgrade=all"]),
+        ("bad-option", ["news", "--branch=x", "--upgrade=models"]),
         ("output-unusable", ["promote", "--target=tiny/cpu", "--subjects={folder}"]),
         ("cannot-sign", ["publish", "--key={missing}"]),
         ("cannot-sign", ["keys.new", "--private={folder}", "--public=p.pem"]),
