@@ -68,7 +68,7 @@ class Planned:
     plan: Plan
     image: Image | None
 
-    @property
+    @cached_property
     def sizes(self) -> dict[Digest, int]:
         """The layers by digest, with the bytes to pull; empty without an image."""
         return {blob.digest: blob.size for blob in self.image.layers} if self.image else {}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,11 @@ def _as_text(value: object) -> str:
 
 
 def _entry(setting: Setting, default: str, assumed: str) -> dict[str, Any]:
+    # Not asdict(), which copies deeply, for each setting of each image: a sixth of the time of a plan.
+    values = ((each.name, getattr(setting, each.name)) for each in fields(setting))
     entry = {
         key: list(value) if isinstance(value, tuple) else value
-        for key, value in asdict(setting).items()
+        for key, value in values
         if key not in {"passed", "spelled", "server_default"} and value not in (None, "", (), {})
     }
     if setting.server_default:
