@@ -10,6 +10,9 @@ from invoke.config import Config
 from invoke.context import Context
 
 from imagefactory.cli.program import collection
+from imagefactory.lock.hub import HubRevision
+from imagefactory.lock.making import pin_models
+from imagefactory.project.project import Project
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.inv import Inv
 
@@ -62,6 +65,15 @@ def test_a_plan_shows_totals_and_what_changed_since_the_last_build(inv: Inv) -> 
     totals = r"\d+ layers \(0 cached\), .* of inputs, .* unpacked\n"
     assert re.search(totals, inv("plan", "--target", "big").stdout)
     assert "never built here" in inv("plan", "--diff").stdout
+
+
+def test_site_says_which_commit_an_image_serves(own_inv: Inv) -> None:
+    pin_models(Project(own_inv.root), [HubRevision("somebody/big", "c0ffee" * 6 + "c0ff", {})])
+    assert own_inv("site", "--offline").returncode == 0
+    pages = [path.read_text("utf-8") for path in (own_inv.root / "build/site/images").glob("*.html")]
+    serving = [page for page in pages if "<dt>serves</dt>" in page]
+    assert 0 < len(serving) < len(pages), "the tiny model has no commit"
+    assert all("<code>somebody/big@c0ffee" in page for page in serving)
 
 
 def test_a_site_is_written_and_its_pages_are_counted(own_inv: Inv) -> None:
