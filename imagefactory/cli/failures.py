@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import platform
-import re
 import select
 import shlex
 import subprocess
@@ -17,13 +16,12 @@ import tomllib
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
 
 from invoke.exceptions import Exit
 
+from imagefactory.cli.secrets import hide
 from imagefactory.errors import FactoryError, InputError, InternalError, MachineError
-from imagefactory.store.index_config import redact
 
 INTERRUPTED = 130  # as in shells: 128 plus the number of the signal
 
@@ -57,8 +55,10 @@ def complain(error: FactoryError) -> None:
     """Print an error to standard error; if that fails too, the exit code has to do."""
     from imagefactory.cli.show import terminal
 
+    what, where, why, fix = map(hide, (error.what, error.where, error.why, error.fix))
+    shown = FactoryError(error.name, what, where=where, why=why, fix=fix)
     try:
-        terminal.err.print(terminal.error_message(error), soft_wrap=True)
+        terminal.err.print(terminal.error_message(shown), soft_wrap=True)
     except (OSError, ValueError):
         _discard(2)
 
@@ -104,7 +104,7 @@ def _translated(error: Exception, where: str, root: Path) -> FactoryError:
         "internal",
         "This is a bug in the factory.",
         where=where,
-        why=_hide(f"{type(error).__name__}: {error}")[:500],
+        why=hide(f"{type(error).__name__}: {error}")[:500],
         fix=f"Please report it where you cloned the factory from (Issues), {saved}.",
     )
 
@@ -124,9 +124,12 @@ def _discard(number: int) -> None:
         os.close(null)
 
 
-_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
-_SECRET_SHAPE = re.compile(r"\b(?:hf_|gh[opsru]_|github_pat_|sk-)\w{8,}")
-_SHORTEST = 6  # hiding shorter secrets would garble the text
+_HARMLESS = (
+    *("FACTORY_CACHE", "FACTORY_CCACHE_REMOTE", "FACTORY_DEBIAN_MIRROR", "FACTORY_DEBIAN_OLD", "FACTORY_GITHUB_API"),
+    *("FACTORY_DEBIAN_SECURITY_MIRROR", "FACTORY_GIT_HOST", "FACTORY_READINGS", "FACTORY_REGISTRY", "FACTORY_SHARE"),
+    *("FACTORY_SITE", "FACTORY_SMOKE_START_LIMIT"),
+)
+"""Settings whose values a report may name; people attach reports to public issues."""
 
 
 def _write_report(error: Exception, cache: Path | None, where: str, root: Path) -> Path | None:
@@ -141,7 +144,7 @@ def _write_report(error: Exception, cache: Path | None, where: str, root: Path) 
         f"commit:   {commit or 'unknown'}",
         f"python:   {sys.version.split()[0]} ({sys.executable})",
         f"platform: {platform.platform()}",
-        *(f"setting:  {name}={value}" for name, value in sorted(os.environ.items()) if "FACTORY_" in name),
+        *(f"setting:  {name}={os.environ[name]}" for name in _HARMLESS if name in os.environ),
         "",
         "".join(traceback.format_exception(error)),
     ]
@@ -150,25 +153,9 @@ def _write_report(error: Exception, cache: Path | None, where: str, root: Path) 
             folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=folder, prefix="imagefactory-error-", suffix=".txt")
             with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(_hide("\n".join(lines)))
+                file.write(hide("\n".join(lines)))
             return Path(name)
     return None
-
-
-def _hide(text: str) -> str:
-    """Replace the secrets of the command line and the environment, and whatever looks like a token."""
-    # Options may follow each other in one word: EXTRA_ARGS=--x-token VALUE.
-    words = [word.strip("\"'") for word in re.split(r"[\s=]+", " ".join(sys.argv))]
-    pairs = [*os.environ.items(), *(word.partition("=")[::2] for word in sys.argv), *pairwise(words)]
-    secrets = {value for name, value in pairs if _SECRET_NAME.search(name) and not value.startswith("-")}
-    # A key of several lines may be quoted in parts, or escaped as Python does.
-    secrets |= {line for value in secrets for line in value.splitlines()}
-    secrets |= {repr(value)[1:-1] for value in secrets}
-    # The longest first: a secret may contain another.
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _SHORTEST:
-            text = text.replace(secret, "***")
-    return _SECRET_SHAPE.sub("***", redact(text))
 
 
 _KINDS = {
