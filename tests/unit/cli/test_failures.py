@@ -1,5 +1,6 @@
 """Unexpected failures of commands: damaged files and bugs of our own."""
 
+import itertools
 import json
 import os
 import sys
@@ -57,11 +58,10 @@ SECRETS = {
 }
 
 
-@pytest.mark.parametrize("kept", ["as it is", "in a file"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "kept"), list(itertools.product(FORMS, ["as it is", "in a file"])))
 @pytest.mark.parametrize("name", SECRETS)
 def test_no_secret_of_any_form_is_printed_or_reported(
-    inv: Inv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, form: str, kept: str
+    inv: Inv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, form: str, kept: str
 ) -> None:
     secret = FORMS[form]
     value = secret
