@@ -85,20 +85,43 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
     )
     try:
         result = measure(project, repository, staged.digest, say)
+    except (FactoryError, ContainerError) as error:
+        # A change that was measured says more than a failure to measure it again, which does not lift it.
+        known = last is not None and last.verdict == "changed"
+        record = record.model_copy(update=_unmeasured(run, None if known else base, error))
+    else:
         with writing(folder / PANEL_FILE) as file:
             file.write(compact(result))
-        earlier = _earlier(repository, base.digest, result) if base else None
-        if base and earlier is None:
-            earlier = measure(project, repository, base.digest, say)
-        # A second start of the same image shows how far answers differ without any change.
-        again = measure(project, repository, staged.digest, say) if earlier else None
-        new_kernels = base is not None and _other_kernels(base, staged)
-        record = judged(record, result, base=earlier, again=again, other_kernels=new_kernels)
-    except (FactoryError, ContainerError) as error:
-        why = f"{error.what} {error.why}" if isinstance(error, FactoryError) else str(error)
-        record = record.model_copy(update={"why": shorten(clean(why), LONGEST // 2, placeholder=" ...")})
+        try:
+            earlier = _earlier(repository, base.digest, result) if base else None
+            if base and earlier is None:
+                earlier = measure(project, repository, base.digest, say)
+            # A second start of the same image shows how far answers differ without any change.
+            again = measure(project, repository, staged.digest, say) if earlier else None
+            new_kernels = base is not None and _other_kernels(base, staged)
+            record = judged(record, result, base=earlier, again=again, other_kernels=new_kernels)
+        except (FactoryError, ContainerError) as error:
+            record = record.model_copy(update={"why": _words(error)})
     record.write(folder / RECORD)
     say(f"{plan.target}: {record.line}")
+
+
+def _unmeasured(run: PublishRun, base: Published | None, error: Exception) -> dict[str, str]:
+    """Judge an image that does not let itself be measured: if the one before does, that is a change."""
+    why = _words(error)
+    if base is None:
+        return {"why": why}
+    try:
+        if not Dossier.read(run.repository, base.digest).measurements():
+            measure(run.project, run.repository, base.digest, run.say)
+    except (FactoryError, ContainerError):
+        return {"why": why}
+    return {"verdict": "changed", "why": f"the image before could be measured, this one cannot: {why}"}
+
+
+def _words(error: Exception) -> str:
+    why = f"{error.what} {error.why}" if isinstance(error, FactoryError) else str(error)
+    return shorten(clean(why), LONGEST // 2, placeholder=" ...")
 
 
 def _earlier(repository: Repository, base: Digest, result: AnswersResult) -> AnswersResult | None:

@@ -6,7 +6,7 @@ token. That is a lower bound: what a server does not report cannot differ.
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -33,6 +33,8 @@ NOISE: Final = 3.0  # how many times the noise a difference may be
 SIGNIFICANT: Final = 0.05  # behaviour differs if chance alone is less likely than that
 LEAST: Final = 1e-12  # the least probability that counts
 MOST: Final = 700.0  # the largest exponent: exp(710) overflows
+LOWEST, HIGHEST = -1e5, 0.01
+"""What a log-probability can be: vLLM says -9999 for an impossible token, and rounding can take one above zero."""
 
 
 class Floor(NamedTuple):
@@ -75,6 +77,7 @@ class Figures:
     only_first: tuple[str, ...] = ()  # scenarios that only the first side passed
     only_second: tuple[str, ...] = ()
     chance: float = 1.0  # the probability of so uneven a split if neither side were better: McNemar's exact test
+    unsound: int = 0  # places where a side gives something that is no log-probability: NaN, infinity, or above zero
 
 
 def figures(left: AnswersResult, right: AnswersResult) -> Figures:
@@ -86,19 +89,20 @@ def figures(left: AnswersResult, right: AnswersResult) -> Figures:
     if why:
         what, fix = "These answers cannot be compared.", "Measure both with one panel, model and MAX_MODEL_LEN."
         raise UsageError("incomparable", what, where="the two sides", why=why, fix=fix)
-    pairs = list(zip(left.windows, right.windows, strict=True))
+    every = [place for pair in zip(left.windows, right.windows, strict=True) for place in _places(*pair)]
+    pairs = [place for place in every if place.sound] or [_NOWHERE]
     # Rounding can take the divergence of sides that agree below zero.
-    divergences = sorted(max(0.0, value) for pair in pairs for value in _divergences(*pair))
+    divergences = sorted(max(0.0, _divergence(place)) for place in pairs)
     places = len(divergences)
-    agree = sum(_first(a) == _first(b) for first, second in pairs for a, b in zip(first.top, second.top, strict=True))
-    apart = [b - a for first, second in pairs for a, b in zip(first.own, second.own, strict=True)]
+    apart = [place.right_own - place.left_own for place in pairs]
     continued = list(zip(left.continuations, right.continuations, strict=False))
     gaps = [gap for first, second in continued if (gap := _parting(first, second)) is not None]
+    writings = [top for side in (left, right) for text in side.continuations for top in text.top]
     return Figures(
         places,
         sum(divergences) / places,
         divergences[min(places - 1, int(0.99 * places))],
-        agree / places,
+        sum(_first(place.left) == _first(place.right) for place in pairs) / places,
         sum(map(abs, apart)) / places,
         math.exp(min(MOST, -sum(apart) / places)),
         not (left.chat and right.chat) or left.chat == right.chat,
@@ -106,25 +110,45 @@ def figures(left: AnswersResult, right: AnswersResult) -> Figures:
         len(gaps),
         max(gaps, default=0.0),
         *_paired(left, right),
+        unsound=sum(not place.sound for place in every) + sum(not _sound(top.values()) for top in writings),
     )
 
 
-def _first(place: dict[int, float]) -> int:
+class _Place(NamedTuple):
+    """What both sides think of one token of the panel: of itself, and of the likeliest in its place."""
+
+    left_own: float
+    right_own: float
+    left: Mapping[int, float]
+    right: Mapping[int, float]
+
+    @property
+    def sound(self) -> bool:
+        return _sound((self.left_own, self.right_own, *self.left.values(), *self.right.values()))
+
+
+_NOWHERE: Final = _Place(0.0, 0.0, {0: 0.0}, {0: 0.0})  # where no place is sound, `unsound` decides
+
+
+def _places(left: Window, right: Window) -> Iterator[_Place]:
+    return map(_Place._make, zip(left.own, right.own, left.top, right.top, strict=True))
+
+
+def _sound(values: Iterable[float]) -> bool:
+    return all(LOWEST <= value <= HIGHEST for value in values)  # NaN compares false
+
+
+def _first(place: Mapping[int, float]) -> int:
     # A tie goes to the smaller number, on both sides alike.
     return max(place, key=lambda token: (place[token], -token))
 
 
-def _divergences(left: Window, right: Window) -> Iterator[float]:
-    for left_place, right_place in zip(left.top, right.top, strict=True):
-        shared = [
-            (math.exp(left_place[token]), math.exp(right_place[token]))
-            for token in left_place.keys() & right_place.keys()
-        ]
-        if not shared:
-            yield math.log(1 / LEAST)  # no likely token in common
-            continue
-        p_rest, q_rest = (max(LEAST, 1 - sum(values)) for values in zip(*shared, strict=True))
-        yield sum(p * math.log(p / max(q, LEAST)) for p, q in (*shared, (p_rest, q_rest)) if p > 0)
+def _divergence(place: _Place) -> float:
+    shared = [(math.exp(place.left[token]), math.exp(place.right[token])) for token in place.left.keys() & place.right]
+    if not shared:
+        return math.log(1 / LEAST)  # no likely token in common
+    p_rest, q_rest = (max(LEAST, 1 - sum(values)) for values in zip(*shared, strict=True))
+    return sum(p * math.log(p / max(q, LEAST)) for p, q in (*shared, (p_rest, q_rest)) if p > 0)
 
 
 def _paired(left: AnswersResult, right: AnswersResult) -> tuple[int, tuple[str, ...], tuple[str, ...], float]:
@@ -147,7 +171,8 @@ def _parting(left: Continuation, right: Continuation) -> float | None:
     for left_token, right_token, *tops in zip(left.tokens, right.tokens, left.top, right.top, strict=False):
         if left_token != right_token:
             values = [[place.get(token, math.log(LEAST)) for token in (left_token, right_token)] for place in tops]
-            return max(abs(first - second) for first, second in values)
+            gaps = [abs(first - second) for first, second in values if _sound((first, second))]
+            return max(gaps, default=-math.log(LEAST))
     return None if len(left.tokens) == len(right.tokens) else -math.log(LEAST)
 
 
@@ -190,6 +215,9 @@ def _flags(text: str) -> tuple[list[str], list[str]]:
 
 
 def judge(what: Change, measured: Figures, noise: Figures | None) -> tuple[Verdict, str]:
+    # Before anything else: a server that computes nonsense also differs from itself.
+    if measured.unsound:
+        return "changed", f"in {measured.unsound} places a side gives no log-probability, but NaN, infinity or the like"
     # Noise as large as the effect of other kernels would hide any change.
     if noise is None or noise.divergence > FLOORS["kernels"].divergence:
         differ = f"two starts of one image differ by KL {noise.divergence:.1e}" if noise else "the noise is not known"

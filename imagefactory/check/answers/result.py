@@ -4,7 +4,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from imagefactory.check.bench.result import BenchMachine, BoundTo
 from imagefactory.errors import InputError
@@ -34,7 +34,13 @@ class Panel(Frozen):
         return load_data(root, PANEL.name, cls)
 
 
-class Window(Frozen):
+class Measured(Frozen):
+    """Numbers as a server gives them: NaN, too. A file that lost it would look sound."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+
+class Window(Measured):
     """The tokens of a text, and what the server thinks of all but the first."""
 
     kind: str
@@ -49,7 +55,7 @@ class Window(Frozen):
         return self
 
 
-class Continuation(Frozen):
+class Continuation(Measured):
     """What the server writes after the first half of a text, always choosing the likeliest token."""
 
     kind: str

@@ -120,12 +120,30 @@ def test_an_image_whose_answers_changed_gets_no_tag_until_somebody_gives_a_reaso
     assert is_failure(servers.publish(PLACES).refused[0], "answers-changed")
 
 
+def test_an_image_that_cannot_be_measured_is_held_if_the_one_before_could_be(servers: Servers) -> None:
+    servers.publish_changed(1000)
+    servers.publisher.change(1100)
+    [refusal] = servers.publish(failure=ContainerError("status 400: out of range float values")).refused
+    assert is_failure(refusal, "answers-changed")
+    assert "the image before could be measured, this one cannot: status 400" in refusal.why
+    line = ("promote", "--target", "tiny", "--answers-changed", "the panel is too long for it")
+    assert servers.publisher.invoke(*line).returncode == 0
+
+
+def test_answers_that_are_no_numbers_are_changed(servers: Servers) -> None:
+    servers.publish_changed(1000)
+    servers.publisher.change(1100)
+    [refusal] = servers.publish([dict.fromkeys(place, math.nan) for place in PLACES]).refused
+    assert is_failure(refusal, "answers-changed")
+    assert "NaN" in refusal.why
+
+
 def test_what_cannot_be_told_holds_an_image_only_where_the_gpu_level_is_required(servers: Servers) -> None:
     publisher = servers.publisher
-    servers.publish_changed(1000)
+    servers.publish_changed(1000, answers=False)
     publisher.change(1100)
     broken = ContainerError("the server ended with code 1: no memory")
-    assert servers.publish(failure=broken).refused == []
+    assert servers.publish(failure=broken).refused == []  # the image before cannot be measured, either
     assert servers.history()[-1].startswith("cannot tell whether answers changed: the server ended with code 1")
     levels = ", ".join((*REQUIRED, "gpu"))
     publisher.factory.edit_matrix("base: bookworm", f"base: bookworm, smoke: [{levels}]")

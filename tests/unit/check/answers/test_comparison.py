@@ -67,6 +67,26 @@ def test_sides_without_a_likely_token_in_common_are_far_apart() -> None:
     assert figures(measured(ours), measured(other)).divergence > 1
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 800.0, 1e308, -1e308], ids=repr)
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_no_log_probability_is_a_change(value: float, count: int) -> None:
+    good, bad = measured(), measured([*({6: value, 7: value, 5: value} for _ in range(count)), *PLACES[count:]])
+    bad = AnswersResult.from_json(bad.to_json(), "a file")  # what was wrong is wrong after writing, too
+    for left, right in ((good, bad), (bad, good), (bad, bad)):
+        between = figures(left, right)
+        assert between.unsound == count
+        assert all(math.isfinite(number) for number in vars(between).values() if isinstance(number, float))
+        verdict, why = judge("code", between, figures(good, good))
+        assert verdict == "changed"
+        assert f"in {count} places" in why
+    assert judge("nothing", figures(bad, bad), None)[0] == "changed"
+
+
+def test_a_continuation_that_is_no_number_is_a_change() -> None:
+    between = figures(written([1], {1: -0.1}), written([1], {1: math.nan}))
+    assert judge("code", between, figures(measured(), measured()))[0] == "changed"
+
+
 @pytest.mark.parametrize(
     ("bound", "expected"),
     [
