@@ -114,8 +114,10 @@ def _parse_json(answer: Response, index: str) -> list[WheelLocation]:
 
 
 # An index page (PEP 503) is a flat list of anchors. A real HTML parser takes half a minute of processor time for
-# the 200 pages of one lock; these expressions take a second. Quoted attributes may contain a bare ">".
-_ANCHOR = re.compile(r"""<a\s((?:[^>"']|"[^"]*"|'[^']*')*)>\s*([^<\s]+\.(?:whl|tar\.gz))\s*</a>""", re.IGNORECASE)
+# the 200 pages of one lock; these expressions take a second. Quoted attributes may contain a bare ">". No repetition
+# gives back what it took, or goes past the next anchor, so that time grows with the page, not with its square.
+_QUOTED = r"""(?:"(?:[^"<]|<(?!a\s))*+"|'(?:[^'<]|<(?!a\s))*+')"""
+_ANCHOR = re.compile(rf"""<a\s((?:[^<>"']|{_QUOTED})*+)>\s*+([^<\s]++)\s*+</a>""", re.IGNORECASE)
 _HREF = re.compile(r"""(?:^|\s)href\s*=\s*(?:"([^"]+)"|'([^']+)')""", re.IGNORECASE)
 
 
@@ -123,7 +125,7 @@ def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
     files: list[WheelLocation] = []
     for attributes, file in _ANCHOR.findall(page):
         href = _HREF.search(attributes)
-        if href is None:
+        if href is None or not file.lower().endswith((".whl", ".tar.gz")):
             continue
         url, _, fragment = urljoin(base_url, html.unescape(href[1] or href[2])).partition("#")
         kind, _, digest = fragment.partition("=")

@@ -121,7 +121,7 @@ def test_index_page_is_read(
     assert found.local is None
 
 
-@pytest.mark.parametrize("attributes", ['data-requires-python=">=3.8" rel="internal"', "data-yanked='a > b'"])
+@pytest.mark.parametrize("attributes", ['data-requires-python=">=3.8,<4" rel="internal"', "data-yanked='a > b'"])
 def test_attributes_of_anchors_are_ignored(
     simple_index: SimpleIndex, wheel_factory: WheelFactory, attributes: str
 ) -> None:
