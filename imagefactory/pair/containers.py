@@ -93,7 +93,8 @@ def find(host: str = "") -> tuple[str, str]:
     """Return the name of the pair's containers and of its second machine, by the labels of this machine's container."""
     form = f'{{{{.Names}}}} {{{{.Label "{PAIR}"}}}}'
     lines = check(HERE, "docker", "ps", "--all", "--filter", f"label={PAIR}", "--format", form).splitlines()
-    pairs = sorted({tuple(line.split(" ", 1)) for line in lines if not host or line.endswith(f" {host}")})
+    named = sorted({tuple(line.split(" ", 1)) for line in lines if not host or line.endswith(f" {host}")})
+    pairs = [(name, second) for name, second in named if not _labelled_by_image(name)]
     if len(pairs) == 1:
         name, second = pairs[0]
         return name, second
@@ -105,6 +106,12 @@ def find(host: str = "") -> tuple[str, str]:
         why="No container here has the label of a pair." if not pairs else ", ".join(name for name, _ in pairs),
         fix="Start one with `./inv pair up TARGET --with spark2`, or name its second machine with --with.",
     )
+
+
+def _labelled_by_image(name: str) -> bool:
+    """Whether a container has the label from its image: anybody may write an image, and name a machine in it."""
+    image = check(HERE, "docker", "container", "inspect", "--format", "{{.Image}}", name)
+    return PAIR in check(HERE, "docker", "image", "inspect", "--format", "{{json .Config.Labels}}", image)
 
 
 def remove_both(name: str, host: str, say: Say) -> None:

@@ -1,9 +1,9 @@
 """Runs commands on the two machines: this one, and the second over ssh, whose failures it explains."""
 
+import os
 import re
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +16,11 @@ PATIENCE = 60.0
 OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),  # ssh fails where it would ask for a password
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),  # a frozen machine is noticed after 15 s
-    *("-o", "ControlMaster=auto", "-o", "ControlPersist=yes"),
+    # Commands share a connection. If this program is killed, it ends by itself soon after the last of them.
+    *("-o", "ControlMaster=auto", "-o", "ControlPersist=10"),
 )
+MARK = "output of imagefactory"
+"""The line before what a command prints: start-up files of a shell may print something, too."""
 SSH_FAILED = 255  # ssh's own failures; otherwise it ends with the code of the command (ssh(1))
 NOT_FOUND = 127  # of a shell that finds no such program
 
@@ -79,9 +82,9 @@ HERE = Machine()
 class There(Machine):
     """The second Spark: one connection that commands share, and that ends with the block of `reach`."""
 
-    def __init__(self, host: str, folder: Path) -> None:
+    def __init__(self, host: str, socket: Path) -> None:
         self.name = host
-        self.options = (*OPTIONS, "-o", f"ControlPath={folder}/ssh")
+        self.options = (*OPTIONS, "-o", f"ControlPath={socket}")
 
     def command(self, words: Sequence[str]) -> list[str]:
         # ssh joins its words with blanks, and a shell there splits them again: they are quoted for that shell.
@@ -113,21 +116,24 @@ def reach(host: str) -> Iterator[There]:
             why="It is handed to ssh.",
             fix="Name the second Spark as you would for ssh: --with spark2, or --with user@192.168.100.2.",
         )
-    # A socket's path may have a hundred characters, and those of TMPDIR may be many.
-    with tempfile.TemporaryDirectory(prefix="pair-", dir="/tmp") as folder:
-        second = There(host, Path(folder))
-        run(second, "true")
-        try:
-            yield second
-        finally:
-            # ControlPersist would leave the connection open in the background.
-            run_program(["ssh", *second.options, "-O", "exit", host], PATIENCE)
+    # Where nobody else can reach it; ssh removes it when the connection ends, also after a kill of this program.
+    folder = Path("~/.ssh").expanduser()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    second = There(host, folder / f"pair-{os.getpid()}")
+    run(second, "true")
+    try:
+        yield second
+    finally:
+        # ControlPersist would leave the connection open for a while.
+        run_program(["ssh", *second.options, "-O", "exit", host], PATIENCE)
 
 
 def run(machine: Machine, *words: str, given: str = "", timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
     """Run a command on a machine; raise an error if the machine cannot be reached or lacks the program."""
-    done = run_program(machine.command(words), timeout, given)
+    done = run_program(machine.command(("sh", "-c", f'echo "{MARK}"; exec "$0" "$@"', *words)), timeout, given)
     machine.refuse(done)
+    before, mark, after = done.stdout.partition(f"{MARK}\n")
+    done.stdout = after if mark else before
     if done.returncode == NOT_FOUND:
         raise EngineError(
             "no-program",

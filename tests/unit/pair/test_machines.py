@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,28 @@ def test_the_exit_code_tells_whose_failure_it_is(
     with pytest.raises(kind) as caught:
         check(There("spark2", tmp_path), "docker", "version")
     assert caught.value.name == name
+
+
+def test_what_start_up_files_print_is_no_output_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    # As sshd does: the last word is what a shell runs, after its start-up files.
+    ssh.write_text('#!/bin/sh\nfor word; do :; done\necho Welcome to spark2\nexec sh -c "$word"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert check(There("spark2", tmp_path), "printf", "%s\n", "a b", "$HOME") == "a b\n$HOME"
+
+
+def test_a_killed_program_leaves_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "ssh").write_text('#!/bin/sh\necho "$@" >>"$HOME/asked"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with reach("spark2"):
+        asked = (tmp_path / "asked").read_text()
+    assert "ControlPersist=10 " in asked  # not `yes`: nobody would be left to end it
+    assert f"ControlPath={tmp_path}/.ssh/pair-{os.getpid()} " in asked
+    assert {path.name for path in tmp_path.iterdir()} == {"ssh", "asked", ".ssh"}
+    assert list((tmp_path / ".ssh").iterdir()) == []
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch /tmp/x", "a b", ""])
