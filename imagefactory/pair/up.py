@@ -3,12 +3,15 @@
 An interrupted `up` is simply repeated: what it did is seen, and not done again.
 """
 
+import os
+import secrets
 import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from pathlib import Path
 
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.errors import CheckError, EngineError, clean, unknown_name
@@ -30,6 +33,9 @@ from imagefactory.store.digests import canonical_json, sha256_of
 from imagefactory.store.paths import expand_home
 from imagefactory.store.progress import Say
 
+PAIR_SECRET, SECRET_PLACE = "PAIR_SECRET_FILE", "/run/secrets/pair"
+SECRET_FILE = ".cache/imagefactory/pair-secret"  # noqa: S105 - a path
+"""In the home of the user on both machines."""
 VERBS = "/dev/infiniband"
 """The host's RDMA devices, which NCCL opens."""
 PROOF = 180.0
@@ -161,7 +167,8 @@ def pair_of(start: Start, second: There, cable: Cable, view: View) -> Pair:
         models = start.launch.models
         launch = replace(
             start.launch,
-            given={**cable.settings(rank), **start.launch.given},
+            given={**cable.settings(rank), PAIR_SECRET: SECRET_PLACE, **start.launch.given},
+            mounts={**start.launch.mounts, f"{node.home}/{SECRET_FILE}": SECRET_PLACE},
             key_file=None if rank else start.launch.key_file,  # the second has no API
             # docker_run would put this machine's home in the place of ~.
             models=models.replace("~", node.home, 1) if rank and models.startswith("~/") else models,
@@ -174,10 +181,24 @@ def pair_of(start: Start, second: There, cable: Cable, view: View) -> Pair:
     return Pair(start, second, view, *launches)
 
 
+def share_secret(pair: Pair) -> None:
+    """See that both machines have the same secret, by which the nodes know each other; it stays for later starts."""
+    ours = Path(pair.view.nodes[0].home, SECRET_FILE)
+    if not ours.exists():
+        ours.parent.mkdir(parents=True, exist_ok=True)
+        with open(ours, "x", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(secrets.token_hex(32))
+    # Over ssh and by standard input: no command and no other user of either machine sees it.
+    script = 'umask 077; mkdir -p "${1%/*}"; cat >"$1.new"; mv "$1.new" "$1"'
+    theirs = f"{pair.view.nodes[1].home}/{SECRET_FILE}"
+    check(pair.second, "sh", "-c", script, "sh", theirs, given=ours.read_text("ascii"))
+
+
 def shown(pair: Pair, way: str) -> str:
     """Return both starts for people or another launcher, each after a comment that names its machine."""
     if way not in WAYS:
         raise unknown_name("recipe for a pair", way, [QUADLET], "the --recipe option")
+    share_secret(pair)
     return "\n".join(f"# {machine.name}\n{WAYS[way](launch)}" for machine, launch in pair.nodes)
 
 
@@ -214,6 +235,7 @@ def _taken(container: Container) -> EngineError:
 def up(cell: Cell, pair: Pair, *, limit: float, say: Say) -> str:
     """Bring both servers up; return the text that the model completes."""
     steps = decide(pair)
+    share_secret(pair)
     if not steps:
         say("both containers run as wanted")
     do(steps, cell, pair, say)

@@ -159,6 +159,12 @@ SCHEMA: tuple[Setting, ...] = (
         65534,
         "29501",
     ),
+    Setting(
+        "PAIR_SECRET_FILE",
+        "path",
+        "A file in the container with a secret that both machines know; without it, any machine on the cable can pose "
+        "as the other.",
+    ),
     Setting("MODS", "list", "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start."),
     Setting("MODS_PATH", "path", "The folder where mods are mounted.", default="/mods"),
     Setting(

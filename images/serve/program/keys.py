@@ -13,6 +13,7 @@ from .errors import StartError
 from .redaction import HIDDEN, KEY_FLAG, TOKEN_FLAG, is_flag
 
 KEY, FILE = "VLLM_API_KEY", "VLLM_API_KEY_FILE"
+PAIR_FILE = "PAIR_SECRET_FILE"
 LONGEST = 10_000
 """Characters of a key file."""
 OTHER_SERVICES = ("VLLM_USE_RUST_FRONTEND", "SGLANG_GRPC_PORT")
@@ -114,7 +115,12 @@ def _unprotected(problem: str, name: str) -> StartError:
     return StartError("unprotected", what, name, allowed=allowed, remedy=remedy)
 
 
-def _read(path: str) -> str:
+def pair_secret(path: str) -> str:
+    """Return the secret that both nodes of a pair were given; empty without one."""
+    return _read(path, PAIR_FILE, "secret of the pair") if path else ""
+
+
+def _read(path: str, setting: str = FILE, kind: str = "API key") -> str:
     problem = "does not contain exactly one word"
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -124,7 +130,7 @@ def _read(path: str) -> str:
     if len(words) != 1:
         # What is no path may be the key itself, by mistake.
         shown = path if path.startswith(("/", ".")) else HIDDEN
-        what, remedy = f"The file with the API key {problem}.", f"Mount the file: -v /path/on/the/host:{shown}:ro"
-        allowed = "a readable file with the key and nothing else"
-        raise StartError("bad-key-file", what, FILE, shown, allowed, remedy=remedy)
+        what, remedy = f"The file with the {kind} {problem}.", f"Mount the file: -v /path/on/the/host:{shown}:ro"
+        allowed = f"a readable file with the {kind} and nothing else"
+        raise StartError("bad-key-file", what, setting, shown, allowed, remedy=remedy)
     return words[0]

@@ -6,16 +6,20 @@ again.
 """
 
 import json
+import math
 import os
+import select
 import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
-from . import liveness, network, private_files
+from . import keys, liveness, network, private_files
+from .channel import ATTEMPT, STARTING, Link
 from .errors import StartError
 from .findings import Start
 from .pair import HEAD, Node
@@ -23,72 +27,43 @@ from .redaction import masked, say
 
 BEAT, SILENCE = 2.0, 20.0
 """Seconds between signs of life, and without any until the other side counts as dead."""
-SAY_EVERY, ATTEMPT, ANSWER = 60.0, 5.0, 15.0
-"""Seconds between sentences of one that waits, for a connection, and for an answer."""
-LONGEST = 100_000
-STARTING, READY, PARTED = "starting", "ready", "parted"
+SAY_EVERY, ANSWER, PATIENCE = 60.0, 15.0, 3.0
+"""Seconds between sentences of one that waits, for an answer, and for a stranger to prove that it is the other node."""
+MOST = 64
+"""Connections that may be unproved at the same time."""
+READY, PARTED = "ready", "parted"
 NOTE = "pair"
 """The file with the health of a node that waits, or that has no API."""
 APART = 60
 """Seconds that the clocks may differ."""
 OWN = (
     *("NODE_RANK", "CABLE", "HOST", "PORT", "VLLM_API_KEY", "VLLM_API_KEY_FILE", "PROTECT_METRICS"),
+    "PAIR_SECRET_FILE",
     *("SERVED_MODEL_NAME", "WARMUP", "COMPILERS", "HANG_LIMIT", "MEMORY_FLOOR", "GPU_MEMORY_UTILIZATION"),
     *("MODS_PATH", "CHECKS", "SKIP_CHECKS", "EXTRA_ARGS"),
 )
 """Settings that each node has for itself; the words of EXTRA_ARGS are compared without secrets."""
 
 
-class Link:
-    """A connection to the other node, for messages of one line."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._rest = connection, b""
-        self.other = str(connection.getpeername()[0])
-        self.state = STARTING
-        self.compiles = False
-        """Whether the other node waits for a compiler, and this one for it."""
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        self._connection.settimeout(ATTEMPT)
-        self._connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self, timeout: float) -> dict[str, Any]:
-        """Return the next message; raise TimeoutError, ValueError if it is none, ConnectionError at the end."""
-        until = time.monotonic() + timeout
-        while b"\n" not in self._rest:
-            self._connection.settimeout(max(0.01, until - time.monotonic()))
-            part = self._connection.recv(65536)
-            if not part:
-                raise ConnectionResetError("closed")
-            self._rest += part
-            if len(self._rest) > LONGEST:
-                raise ValueError("no message of a node")
-        line, _, self._rest = self._rest.partition(b"\n")
-        message = json.loads(line)
-        if not isinstance(message, dict):
-            raise ValueError("no message of a node")  # noqa: TRY004 - what was sent, not how it is called
-        return message
-
-    def close(self) -> None:
-        self._connection.close()
-
-
 def meet(node: Node, start: Start, limit: float | None = None) -> Link:
     """Wait for the other node, however long unless there is a limit, and agree with it."""
+    secret = keys.pair_secret(start.settings.text(keys.PAIR_FILE))
     own, began, said, before = _described(node, start), time.monotonic(), -SAY_EVERY, ""
-    with _listening(node) as listener:
+    arrivals = _Arrivals(node, secret)
+    with arrivals.listener:
         while True:
-            link = None
+            link, reason = None, ""
             try:
-                link = Link(
-                    listener.accept()[0]
-                    if node.rank == HEAD
-                    else socket.create_connection(node.link, ATTEMPT, (node.address, 0))
-                )
+                link = arrivals.next() if node.rank == HEAD else Link(_connected(node), node.rank, secret)
                 _agree(link, node, own)
             except (OSError, ValueError) as error:
-                reason = _reason(node, error, link)
+                reason = _reason(node, error, link or arrivals.refused)
+            except StartError as error:
+                # Only who knows the secret may end this node.
+                if node.rank == HEAD and not secret:
+                    reason = error.what.rstrip(".")
+                else:
+                    raise
             else:
                 private_files.forget(NOTE)
                 say(f"joined with {link.other} over {node.interface.name}")
@@ -103,31 +78,93 @@ def meet(node: Node, start: Start, limit: float | None = None) -> Link:
             if reason != before or now - said >= SAY_EVERY:
                 said, before = now, reason
                 say(text)
-            time.sleep(1)
+            time.sleep(0 if node.rank == HEAD else 1)
 
 
-def _listening(node: Node) -> socket.socket:
-    """Listen for the other node; the worker only so that the head can try whether it gets through."""
+class _Arrivals:
+    """Who connects to this node: all are heard at once, so that a stranger costs the other node no time.
+
+    The worker listens, too, only so that the head can try whether it gets through.
+    """
+
+    def __init__(self, node: Node, secret: str) -> None:
+        self._node, self._secret = node, secret
+        self._strangers: dict[Link, float] = {}
+        """Until when each may prove that it is the other node."""
+        self.refused: Link | None = None
+        try:
+            self.listener = socket.create_server(node.link if node.rank == HEAD else (node.address, 0))
+            _bind(self.listener, node)
+        except OSError as error:
+            what = f"{node.address} cannot be listened on: {os.strerror(error.errno or 0)}."
+            remedy = "End what uses the port, or set HEAD_PORT to another on both nodes."
+            setting = ("HEAD_PORT", str(node.port), "a free port, followed by another")
+            raise StartError("pair", what, *setting, remedy=remedy) from None
+
+    def next(self) -> Link:
+        """Return the first connection that knows the secret, with its greeting; raise TimeoutError after a while."""
+        self.refused, until = None, time.monotonic() + ATTEMPT
+        while (now := time.monotonic()) < until:
+            for link in [link for link, end in self._strangers.items() if end < now]:
+                self._refuse(link)
+            sockets = {link.connection: link for link in self._strangers}
+            for ready in select.select([self.listener, *sockets], [], [], 0.2)[0]:
+                if ready is self.listener:
+                    self._accept()
+                    continue
+                link = sockets[ready]
+                try:
+                    link.greeting = link.arrived()
+                except (OSError, ValueError):
+                    self._refuse(link)
+                    continue
+                if link.greeting:
+                    del self._strangers[link]
+                    return link
+        raise TimeoutError
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            connection, (address, _) = self.listener.accept()
+            if IPv4Address(address) not in self._node.interface.address.network or len(self._strangers) >= MOST:
+                connection.close()
+                return
+            self._strangers[Link(connection, HEAD, self._secret)] = time.monotonic() + PATIENCE
+
+    def _refuse(self, link: Link) -> None:
+        self.refused = link
+        del self._strangers[link]
+        link.close()
+
+
+def _bind(connection: socket.socket, node: Node) -> None:
+    """Let only packets of the cable through: Linux takes those for any of its addresses on any interface."""
+    with suppress(PermissionError):  # the peer's address is compared, too
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, node.interface.name.encode())
+
+
+def _connected(node: Node) -> socket.socket:
+    connection = socket.socket()
     try:
-        listener = socket.create_server(node.link if node.rank == HEAD else (node.address, 0))
-    except OSError as error:
-        what = f"{node.address} cannot be listened on: {os.strerror(error.errno or 0)}."
-        remedy = "End what uses the port, or set HEAD_PORT to another on both nodes."
-        setting = ("HEAD_PORT", str(node.port), "a free port, followed by another")
-        raise StartError("pair", what, *setting, remedy=remedy) from None
-    listener.settimeout(ATTEMPT)
-    return listener
+        _bind(connection, node)
+        connection.settimeout(ATTEMPT)
+        connection.bind((node.address, 0))
+        connection.connect(node.link)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
     """Compare both nodes, and see that each gets through to any port of the other, as servers need."""
     with socket.create_server((node.address, 0)) as probe:
+        # The head answers only after the other node's greeting, which has proved that it knows the secret.
         link.send({**own, "clock": time.time(), "port": probe.getsockname()[1]})
-        other = link.receive(ANSWER)
-        try:
-            clock, port = float(other["clock"]), int(other["port"])
-        except (LookupError, TypeError) as error:
-            raise ValueError("no message of a node") from error
+        other = link.greeting or link.receive(ANSWER)
+        clock, port = other.get("clock"), other.get("port")
+        if not (isinstance(clock, float) and math.isfinite(clock) and port in range(1, 65536)):
+            raise ValueError("no message of a node")
         differences = _differences(own, other, clock)
         if differences:
             what = f"The two nodes differ (here / on {link.other}): {'; '.join(differences)}."
@@ -180,7 +217,9 @@ def _digest(texts: Iterable[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    return "none" if value in (None, "", []) else str(value)
+    # Without a secret, anybody on the cable may have sent it.
+    text = "none" if value in (None, "", []) else str(value)
+    return "".join(character if character.isprintable() else "?" for character in text[:200])
 
 
 def _unreachable(node: Node, other: str, port: int) -> str:
@@ -204,7 +243,8 @@ def _reason(node: Node, error: Exception, link: Link | None) -> str:
     if not network.has_carrier(node.interface.name):
         return f"{node.interface.name} has no carrier; the cable is out, or the other machine is off"
     if link is not None:
-        what = "is not a node" if isinstance(error, ValueError) else f"disconnected ({error})"
+        what = str(error) if isinstance(error, ValueError) else f"disconnected ({error})"
+        what = what if str(error) else "did not prove that it is the other node"
         return f"{link.other} connected but {what}"
     if node.rank == HEAD:
         return "it has not started yet, or cannot reach this machine"

@@ -47,6 +47,7 @@ MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags", "pair")
 KEPT_SETTINGS = (
     *("WARMUP", "COMPILERS", "HANG_LIMIT", "MEMORY_FLOOR", "SKIP_CHECKS", "CHECKS"),
     *("MODS", "MODS_PATH", "PROTECT_METRICS", "NODES", "NODE_RANK", "HEAD_ADDRESS", "CABLE", "HEAD_PORT"),
+    "PAIR_SECRET_FILE",
 )
 """Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")

@@ -12,14 +12,16 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
-from . import flags, rules
+from . import flags, keys, rules
 from .command import paired
 from .errors import StartError
-from .findings import FAIL, OK, Finding, Start
+from .findings import FAIL, OK, WARN, Finding, Start
 from .network import Interface, Network
 from .settings import Settings
 
 HEAD = 0
+SHORTEST = 16
+"""Characters of a secret that cannot be guessed."""
 
 
 class Node(NamedTuple):
@@ -136,6 +138,7 @@ def check(start: Start) -> Iterator[Finding]:
     found = [Finding("pair", **rule) for rule in rules.matching(rules.common()["pair"], facts)]
     yield from found
     yield from _ports(node)
+    yield from _secret(start.settings)
     if not any(finding.result == FAIL for finding in found):
         by = f", RoCE by {' and '.join(node.devices)}" if node.devices else ""
         place = f"{node.interface.name} ({node.interface.address}, MTU {node.interface.mtu}){by}"
@@ -153,6 +156,18 @@ def _ports(node: Node) -> Iterator[Finding]:
             detail = f"port {port} of {node.head} is in use" if taken else f"cannot listen there: {error.strerror}"
             remedy = "End what uses it, or set HEAD_PORT to another on both nodes; that port and the next must be free."
             yield Finding("pair", FAIL, detail, "HEAD_PORT", str(node.port), "a free port, followed by another", remedy)
+
+
+def _secret(settings: Settings) -> Iterator[Finding]:
+    try:
+        secret = keys.pair_secret(settings.text(keys.PAIR_FILE))
+    except StartError as error:
+        yield Finding("pair", FAIL, error.what, error.setting, error.value, error.allowed, error.remedy)
+        return
+    if len(secret) < SHORTEST:
+        detail = "the secret of the pair is short" if secret else "any machine on the cable can pose as the other node"
+        remedy = f"Mount one file with `openssl rand -hex 32` on both, and name it in {keys.PAIR_FILE}."
+        yield Finding("pair", WARN, detail, keys.PAIR_FILE, remedy=remedy)
 
 
 def nccl_version() -> str:

@@ -17,11 +17,13 @@ import pytest
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.image_paths import program_folder
 from images.serve.program import liveness
+from images.serve.program.channel import Link
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.serve_process import SERVES, free_port, stand_in, wait_for, written_image
 
 NODE_PROGRAM = REPOSITORY / "tests" / "fixtures" / "node_program.py"
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
+SECRET = "0123456789abcdef-of-both"  # noqa: S105
 SERVER = f"""#!{sys.executable}
 import os, sys, time
 open(os.environ["RECORD"], "w").write(str(os.getpid()))
@@ -103,6 +105,7 @@ def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Node
     common = written_image(served_image("tiny", model=str(tmp_path / "model")), tmp_path)
     stand_in(tmp_path / "vllm", SERVER)
     port, made = free_port(), []
+    (tmp_path / "secret").write_text(SECRET)
     for rank, address in enumerate(ADDRESSES):
         network = {"interfaces": [["lo", f"{address}/8", 9000]]}
         (tmp_path / f"readings{rank}").write_text(json.dumps({"network": network}))
@@ -111,6 +114,7 @@ def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Node
             "NODE_RANK": str(rank),
             "HEAD_ADDRESS": ADDRESSES[0],
             "HEAD_PORT": str(port),
+            "PAIR_SECRET_FILE": str(tmp_path / "secret"),
             "FACTORY_READINGS": str(tmp_path / f"readings{rank}"),
             "RECORD": str(tmp_path / str(rank) / "record"),
             "PORT": str(free_port()),
@@ -221,16 +225,109 @@ def test_a_port_that_is_taken_is_refused_at_once(nodes: Nodes) -> None:
         assert f"error[pair]: port {port} of 127.0.0.1 is in use" in head.log
 
 
-def test_strangers_do_not_disturb_and_who_waits_says_so_again(nodes: Nodes) -> None:
+def test_who_waits_says_so_again(nodes: Nodes) -> None:
     head, worker = nodes
     head.start({"say_every": 1}).says("node 0 waits for the other to connect to 127.0.0.1:")
-    for sent in (b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"{}\n", b""):
-        with socket.create_connection(("127.0.0.1", int(head.environment["HEAD_PORT"]) + 1)) as stranger:
-            stranger.sendall(sent)
-            time.sleep(0.2)
-    head.says("127.0.0.1 connected but is not a node")
+    time.sleep(6)
+    assert head.log.count("it has not started yet, or cannot reach this machine") > 1
     worker.start().says("joined")
     head.says("joined")
+
+
+def wire(node: Node) -> tuple[str, int]:
+    return ADDRESSES[0], int(node.environment["HEAD_PORT"]) + 1
+
+
+def recorded(_: Node) -> bytes:
+    """Return what a true worker says at first, with a nonce of its own."""
+    with (
+        socket.create_server((ADDRESSES[0], 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+        listener.accept()[0] as server,
+    ):
+        worker, head = Link(client, 1, SECRET), Link(server, 0, SECRET)
+        head.send({})
+        worker.send({"clock": time.time(), "port": 1})
+        time.sleep(0.1)
+        return server.recv(65536)
+
+
+STRANGERS: dict[str, Callable[[Node], bytes]] = {
+    "a browser": lambda _: b"GET / HTTP/1.1\r\n\r\n",
+    "brackets": lambda _: b"0" * 32 + b"\n" + b"[" * 49_000 + b"\n",
+    "brackets at once": lambda _: b"[" * 49_000 + b"\n",
+    "no signature": lambda _: b"0" * 32 + b'\n{"clock": 1.0, "port": 1}\n',
+    "another signature": lambda _: b"0" * 32 + b"\n" + b"0" * 64 + b' {"clock": 1.0, "port": 1}\n',
+    "endless": lambda _: b"x" * 1_000_000,
+    "a recording": recorded,
+    "silence": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_stranger_costs_the_other_node_no_time_and_ends_nothing(nodes: Nodes, kind: str) -> None:
+    head, worker = nodes
+    head.start().says("node 0 waits for")
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stranger = stack.enter_context(socket.create_connection(wire(head), 5))
+            with contextlib.suppress(OSError):
+                stranger.sendall(STRANGERS[kind](head))
+        worker.start()
+        head.says("joined with 127.0.0.2", 20)
+        worker.says("joined")
+        assert worker.process
+        assert head.process
+        assert (worker.process.poll(), head.process.poll()) == (None, None)
+    assert "Traceback" not in head.log
+    assert "internal" not in head.log
+
+
+def test_an_echo_is_no_node_and_learns_nothing(nodes: Nodes) -> None:
+    head, _ = nodes
+    head.start().says("node 0 waits for")
+    with socket.create_connection(wire(head), 5) as stranger:
+        nonce = stranger.recv(100)
+        assert len(nonce) == 33
+        stranger.sendall(nonce)
+        stranger.settimeout(8)
+        assert stranger.recv(100) == b""  # it says no more before it knows who asks
+    head.says("connected but did not prove that it is the other node")
+
+
+def test_another_network_is_not_heard(nodes: Nodes) -> None:
+    head, _ = nodes
+    path = Path(head.environment["FACTORY_READINGS"])
+    path.write_text(path.read_text().replace("/8", "/32"))
+    head.start().says("node 0 waits for")
+    with socket.create_connection(wire(head), 5, ("127.0.0.9", 0)) as stranger:
+        assert stranger.recv(100) == b""
+
+
+def test_without_a_secret_nobody_on_the_cable_ends_the_head(nodes: Nodes) -> None:
+    head, worker = nodes
+    worker.environment["PAIR_SECRET_FILE"] = head.environment["PAIR_SECRET_FILE"] = ""
+    head.start()
+    worker.start(MAX_MODEL_LEN="77")
+    assert worker.ends() == 64
+    head.says("node 0 waits for the other to connect").says("MAX_MODEL_LEN 256 / 77")
+    assert "any machine on the cable can pose as the other node" in head.log
+    worker.start().says("joined")
+
+
+def test_another_secret_is_said(nodes: Nodes, tmp_path: Path) -> None:
+    head, worker = nodes
+    (tmp_path / "other").write_text("another-secret-of-both")
+    head.start()
+    worker.start(PAIR_SECRET_FILE=str(tmp_path / "other"))
+    head.says("127.0.0.2 connected but did not prove that it is the other node")
+    assert worker.process
+    assert worker.process.poll() is None
+
+
+def test_a_secret_that_cannot_be_read_is_refused(nodes: Nodes) -> None:
+    assert nodes[0].start(PAIR_SECRET_FILE="/nowhere").ends() == 67  # noqa: S106
+    assert "The file with the secret of the pair cannot be read" in nodes[0].log
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""Messages between two nodes: lines of JSON, each signed with the secret of the pair.
+
+Each side first sends a number that it never used before; from both and the secret comes the key. So a recorded message
+is worth nothing later, one cannot be sent back to its author, and whoever does not know the secret learns nothing and
+is not heard: no byte of a message is looked at before its signature.
+"""
+
+import hmac
+import json
+import re
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+ATTEMPT = 5.0
+"""Seconds for a connection, and for sending."""
+LONGEST = 100_000
+STARTING = "starting"
+_NONCE = re.compile(rb"[0-9a-f]{32}")
+_FOREIGN = "does not know the secret of this pair"
+
+
+class Link:
+    """A connection to the other node."""
+
+    def __init__(self, connection: socket.socket, rank: int, secret: str) -> None:
+        self.connection, self._rank, self._secret = connection, rank, secret
+        self._rest, self._key = b"", b""
+        self._nonce = secrets.token_hex(16).encode()
+        self._sent = self._received = 0
+        self.other = str(connection.getpeername()[0])
+        self.state = STARTING
+        self.greeting: dict[str, Any] | None = None
+        """The first message, if it has been read."""
+        self.compiles = False
+        """Whether the other node waits for a compiler, and this one for it."""
+        connection.settimeout(ATTEMPT)
+        connection.sendall(self._nonce + b"\n")
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        self._wait_for_key()
+        body = json.dumps(message).encode()
+        self.connection.settimeout(ATTEMPT)
+        self.connection.sendall(self._signature(self._rank, self._sent, body) + b" " + body + b"\n")
+        self._sent += 1
+
+    def receive(self, timeout: float) -> dict[str, Any]:
+        """Return the next message; raise TimeoutError, ValueError if it is none, ConnectionError at the end."""
+        until = time.monotonic() + timeout
+        while (message := self._next()) is None:
+            self._read(until)
+        return message
+
+    def arrived(self) -> dict[str, Any] | None:
+        """Read what is there, without waiting; return a message if it is whole."""
+        self._read(time.monotonic())
+        return self._next()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _wait_for_key(self) -> None:
+        until = time.monotonic() + ATTEMPT
+        while not self._key:
+            self._take_nonce()
+            if not self._key:
+                self._read(until)
+
+    def _read(self, until: float) -> None:
+        self.connection.settimeout(max(0.01, until - time.monotonic()))
+        part = self.connection.recv(65536)
+        if not part:
+            raise ConnectionResetError("closed")
+        self._rest += part
+        if len(self._rest) > LONGEST:
+            raise ValueError(_FOREIGN)
+
+    def _take_nonce(self) -> None:
+        theirs, newline, rest = self._rest.partition(b"\n")
+        if not newline:
+            return
+        if not _NONCE.fullmatch(theirs):
+            raise ValueError(_FOREIGN)
+        self._rest = rest
+        both = theirs + self._nonce if self._rank else self._nonce + theirs
+        self._key = hmac.digest(self._secret.encode(), both, "sha256")
+
+    def _next(self) -> dict[str, Any] | None:
+        if not self._key:
+            self._take_nonce()
+        line, newline, rest = self._rest.partition(b"\n")
+        if not (self._key and newline):
+            return None
+        signature, _, body = line.partition(b" ")
+        if not hmac.compare_digest(signature, self._signature(1 - self._rank, self._received, body)):
+            raise ValueError(_FOREIGN)
+        self._received += 1
+        self._rest = rest
+        try:
+            message = json.loads(body)
+        except RecursionError:
+            message = None
+        if not isinstance(message, dict):
+            raise ValueError("no message of a node")  # noqa: TRY004 - what was sent, not how it is called
+        return message
+
+    def _signature(self, rank: int, number: int, body: bytes) -> bytes:
+        # Author and number are signed, too: no message can be sent back, repeated or left out.
+        return hmac.digest(self._key, b"%d %d %s" % (rank, number, body), "sha256").hex().encode()
