@@ -24,7 +24,7 @@ from urllib.parse import quote
 from . import checkpoint, weights
 from .errors import StartError
 from .findings import LARGER_DISK, Start
-from .hub import Lookup, Say, Source, find_hub, look_up, open_file, retried
+from .hub import Lookup, Pace, Say, Source, find_hub, look_up, open_file, retried
 from .weights import File, amount
 
 EVERY = 10.0
@@ -89,8 +89,8 @@ class _Download:
                 f"{lookup.want.role} {lookup.want.repo}@{lookup.commit}: {len(lookup.files)} files, "
                 f"{amount(sum(file.size for file in lookup.files))}"
             )
-            if lookup.entries:
-                _write_list(lookup, verified=lookup.verified)
+            if lookup.entries and not lookup.verified:
+                _write_list(lookup, verified=False)
         pool = ThreadPoolExecutor(AT_ONCE)
         jobs = {pool.submit(self._have, lookup, file) for lookup in self.lookups for file in lookup.files}
         try:
@@ -127,6 +127,9 @@ class _Download:
         """Fetch a file unless it is here, and link it into the snapshot."""
         blob = lookup.repository / "blobs" / file.digest
         link = lookup.repository / "snapshots" / lookup.commit / file.path
+        if lookup.verified and weights.has_size(link, file):
+            self._count(file.size)  # nothing is to be written: the folder may be mounted read-only
+            return
         for folder in (blob.parent, link.parent):
             folder.mkdir(parents=True, exist_ok=True)
         # The servers' own downloads take this lock, too.
@@ -181,6 +184,7 @@ class _Download:
             raise _Stopped
         if state.size == state.file.size:
             return
+        pace = Pace()
         with open_file(url, self.hub, state.size) as response:
             if state.size and response.status != 206:  # noqa: PLR2004 - it sends the file from its beginning
                 state.forget()
@@ -191,6 +195,7 @@ class _Download:
                 if not block:
                     raise ConnectionError(f"the connection was cut at {amount(state.size)} of {state.file.path}")
                 state.add(block)
+                pace.count(len(block))
 
 
 class _State:
@@ -248,9 +253,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _finish(lookup: Lookup) -> str:
-    if lookup.entries:
-        _write_list(lookup, verified=True)
-    if not lookup.want.revision:
-        _write(lookup.repository / "refs" / "main", lookup.commit)
     folder = lookup.repository / "snapshots" / lookup.commit
+    for file in lookup.files:
+        if not weights.has_size(folder / file.path, file):
+            what = f"{file.path} of {lookup.want.repo} is missing or was changed meanwhile."
+            raise StartError("damaged", what, remedy="Run it again; nothing else may write to the folder of models.")
+    if lookup.entries and not lookup.verified:
+        _write_list(lookup, verified=True)
+    main = lookup.repository / "refs" / "main"
+    if not lookup.want.revision and not (main.is_file() and main.read_text("utf-8") == lookup.commit):
+        _write(main, lookup.commit)
     return f"{lookup.want.repo}@{lookup.commit}: complete and verified, in {folder}"

@@ -14,7 +14,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from . import checkpoint, weights
 from .errors import StartError
-from .redaction import hide
+from .redaction import hide, keep_secret
 from .weights import File, Wanted
 
 PATIENCE = 30.0
@@ -24,6 +24,10 @@ RETRIES = 4
 """Attempts without a new byte before a download fails."""
 PAUSE = 2.0
 """Seconds before the first of them; each later pause is longer by as much."""
+LISTING, MOST_FILES = 1 << 25, 10_000
+"""Bytes of the list of a repository's files, and files in it; the largest have some hundred kB and 2,000."""
+PACE, WINDOW = 1024, 60.0
+"""Bytes a second, over so many seconds, below which a transfer counts as stalled."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
@@ -67,8 +71,12 @@ def find_hub(environment: Mapping[str, str], token: str) -> Source:
     path = environment.get("HF_TOKEN_PATH") or Path(home, "token")
     token = token or environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN") or ""
     if not token:
-        with suppress(OSError, ValueError):
-            token = Path(path).read_text("utf-8")
+        with suppress(OSError, ValueError), Path(path).open(encoding="utf-8") as file:
+            token = file.read(LONGEST)
+    if len(token.split()) > 1 or not token.isascii():
+        what, remedy = "The token for the model hub is not one word.", f"Correct HF_TOKEN, or the file {path}."
+        raise StartError("bad-value", what, "HF_TOKEN", "", "one word", remedy=remedy)
+    keep_secret(token.strip())
     endpoint = environment.get("HF_ENDPOINT") or "https://huggingface.co"
     patience = 0.0
     with suppress(ValueError):
@@ -87,10 +95,10 @@ def look_up(want: Wanted, cache: str, server: str, hub: Source, say: Say) -> Loo
     try:
         commit = str(value["sha"])
         entries = {str(entry["rfilename"]): _entry(entry) for entry in value["siblings"]}
-        files = [weights.file_of(path, entry) for path, entry in entries.items()]
-        if not _COMMIT.fullmatch(commit):
+        files = weights.files_of(entries)
+        if not _COMMIT.fullmatch(commit) or len(files) > MOST_FILES:
             raise ValueError(commit)  # noqa: TRY301
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         raise _no_hub(hub, "its answer is not that of a model hub") from None
     known = weights.read_list(repository, commit)
     verified = known is not None and known[1]
@@ -104,9 +112,32 @@ def _entry(sibling: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ask(url: str, hub: Source) -> dict[str, Any]:
+    text, pace = b"", Pace()
     with open_file(url, hub) as response:
-        value = json.loads(response.read())
+        while block := response.read1(1 << 16):
+            text += block
+            pace.count(len(block))
+            if len(text) > LISTING:
+                raise _no_hub(hub, f"its list of files has more than {LISTING:,} bytes")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        value = None
     return value if isinstance(value, dict) else {}
+
+
+class Pace:
+    """Refuses what arrives too slowly: a byte now and then keeps every other limit from being reached."""
+
+    def __init__(self) -> None:
+        self._since, self._bytes = time.monotonic(), 0
+
+    def count(self, size: int) -> None:
+        self._bytes += size
+        if time.monotonic() - self._since > WINDOW:
+            if self._bytes < PACE * WINDOW:
+                raise TimeoutError
+            self._since, self._bytes = time.monotonic(), 0
 
 
 def open_file(url: str, hub: Source, first: int = 0) -> HTTPResponse:
@@ -120,7 +151,7 @@ def open_file(url: str, hub: Source, first: int = 0) -> HTTPResponse:
 
 
 def retried(work: Callable[[], T], size: Callable[[], int], want: Wanted, hub: Source, say: Say) -> T:
-    """Do work that may fail; an attempt that added to the size counts as the first."""
+    """Do work that may fail; an attempt that added much to the size counts as the first."""
     failures, before = 0, size()
     while True:
         try:
@@ -132,10 +163,14 @@ def retried(work: Callable[[], T], size: Callable[[], int], want: Wanted, hub: S
             failure: Exception = error
         except (OSError, HTTPException, ValueError) as error:
             failure = error
-        failures, before = 1 if size() > before else failures + 1, size()
+        failures, before = 1 if size() - before >= PACE * WINDOW else failures + 1, size()
         reason = failure if isinstance(failure, HTTPError) else getattr(failure, "reason", failure)
         stalled = isinstance(reason, TimeoutError)
-        why = f"no byte in {hub.patience:g} s" if stalled else hide(str(reason) or type(reason).__name__)
+        why = (
+            f"no byte in {hub.patience:g} s, or few in {WINDOW:g}"
+            if stalled
+            else hide(str(reason) or type(reason).__name__)
+        )
         if failures > RETRIES:
             if stalled:
                 what = f"The download of {want.repo} stalled {failures} times: {why}."

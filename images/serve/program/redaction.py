@@ -20,6 +20,9 @@ _SHAPE = re.compile(
 )
 
 
+_FROM_FILES: set[str] = set()
+
+
 def is_flag(word: str, flag: str) -> bool:
     """Whether a word is a flag as vLLM reads it: with underscores, or cut short."""
     name = word.partition("=")[0].replace("_", "-")
@@ -41,8 +44,15 @@ def say(text: str) -> None:
 
 
 def report(text: str) -> None:
-    sys.stderr.write(hide(text) + "\n")
+    # Servers' words may be in it: none of their characters commands the terminal.
+    shown = "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in hide(text))
+    sys.stderr.write(shown + "\n")
     sys.stderr.flush()
+
+
+def keep_secret(secret: str) -> None:
+    """Hide something from now on that neither the environment nor the command line has, such as a file's content."""
+    _FROM_FILES.add(secret)
 
 
 def hide(text: str) -> str:
@@ -61,6 +71,7 @@ def _known() -> set[str]:
     # EXTRA_ARGS may lack a quotation mark, so it is not split as a shell does.
     for words in (sys.argv[1:], os.environ.get("EXTRA_ARGS", "").split()):
         found.update(secret.strip("\"'") for secret in _secret_parts(words))
+    found |= _FROM_FILES
     found |= {way for secret in found for way in (json.dumps(secret)[1:-1], shlex.quote(secret))}
     return {secret for secret in found if len(secret) >= SHORTEST}
 

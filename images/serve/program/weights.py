@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from . import checkpoint
@@ -75,15 +75,24 @@ def read_list(repository: Path, commit: str) -> tuple[list[File], bool] | None:
         value = checkpoint.read_json(repository / folder / f"{commit}.json")
         with suppress(AttributeError, KeyError, TypeError, ValueError):
             if value is not None:
-                files = [file_of(path, entry) for path, entry in value["files"].items()]
-                return files, value.get("verified") is True
+                return files_of(value["files"]), value.get("verified") is True
     return None
 
 
-def file_of(path: str, entry: Json) -> File:
-    """Return a file of a list; raise ValueError if it could be none of a repository."""
+def files_of(entries: Mapping[str, Json]) -> list[File]:
+    """Return the files of a list; raise ValueError if they could not be those of a repository."""
+    files = [_file_of(path, entry) for path, entry in entries.items()]
+    folders = {folder.as_posix() for file in files for folder in PurePosixPath(file.path).parents}
+    if clash := folders & entries.keys():
+        raise ValueError(f"{min(clash)} is a file and a folder")
+    return files
+
+
+def _file_of(path: str, entry: Json) -> File:
     file = File(path, int(entry["size"]), str(entry.get("lfs_sha256") or entry["blob_id"]))
-    if ".." in path.split("/") or path.startswith("/") or not _DIGEST.fullmatch(file.digest):
+    parts = path.split("/")
+    # `isprintable` also refuses half a character, which no file system takes.
+    if {"", ".", ".."} & {*parts} or not path.isprintable() or file.size < 0 or not _DIGEST.fullmatch(file.digest):
         raise ValueError(path)
     return file
 

@@ -21,7 +21,7 @@ from tests.fixtures.engines import wait_until
 from tests.fixtures.failures import refused
 from tests.fixtures.model_hub import COMMIT, ModelHub, change, cut_at, stall
 from tests.fixtures.serve_process import finished, written_image
-from tests.fixtures.servers import Answer, Asked
+from tests.fixtures.servers import Answer, Asked, endless
 from tests.fixtures.serving import READINGS, REPOSITORY, Called, Images, call_program
 
 MODEL, DRAFTER = "google/gemma-4-31B-it", "z-lab/gemma-4-31B-it-DFlash"
@@ -242,6 +242,84 @@ def test_what_the_hub_refuses_is_named(
     assert refused(ran, name)
     assert words in ran.stderr
     assert "secret" not in ran.stderr
+
+
+def siblings(*names: str, **changes: object) -> bytes:
+    files = [{"rfilename": name, "size": 1, "blobId": "0" * 40} | changes for name in names]
+    return json.dumps({"sha": COMMIT, "siblings": files}).encode()
+
+
+LIES: dict[str, tuple[Answer, str]] = {
+    "endless": (Answer(b"[" + b" " * (hub.LISTING + 1)), "more than"),
+    "deep": (Answer(b'{"a":' * 100_000), "not that of a model hub"),
+    "size without end": (Answer(siblings("a").replace(b'"size": 1', b'"size": 1e999')), "not that of a model hub"),
+    "negative size": (Answer(siblings("a", size=-1)), "not that of a model hub"),
+    "NUL": (Answer(siblings("a\0b")), "not that of a model hub"),
+    "half a character": (Answer(siblings("a\ud800")), "not that of a model hub"),
+    "escape": (Answer(siblings("a\x1b[2J")), "not that of a model hub"),
+    "empty name": (Answer(siblings("")), "not that of a model hub"),
+    "dot": (Answer(siblings("./a")), "not that of a model hub"),
+    "file and folder": (Answer(siblings("config.json", "config.json/x")), "not that of a model hub"),
+    "too many": (Answer(siblings(*map(str, range(hub.MOST_FILES + 1)))), "not that of a model hub"),
+    "no list": (Answer(b'{"sha": "x", "siblings": 7}'), "not that of a model hub"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_hub_that_lies_is_named(call: Call, model_hub: ModelHub, lie: str) -> None:
+    answer, words = LIES[lie]
+    model_hub.mishap = lambda asked, true: answer if asked.path.startswith("/api/") else true
+    ran = call("download")
+    assert refused(ran, "no-hub")
+    assert words in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_hub_that_sends_a_byte_now_and_then_is_slow(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "WINDOW", 0.5)
+    with endless(b"HTTP/1.1 200 OK\r\n\r\n", b" ", 0.05) as slow:
+        assert refused(call("download", HF_ENDPOINT=slow.url), "stalled")
+
+
+def test_words_of_the_hub_do_not_command_the_terminal(call: Call) -> None:
+    head = b"HTTP/1.1 418 \x1b]0;owned\x07\x1b[2J\r\nContent-Length: 0\r\n\r\n"
+    with endless(head, b"", 0.05) as teapot:
+        ran = call("download", HF_ENDPOINT=teapot.url)
+    assert refused(ran, "no-hub")
+    assert "\x1b" not in ran.stderr
+    assert "owned" in ran.stderr
+
+
+@pytest.mark.parametrize("where", ["HF_TOKEN", "HF_TOKEN_PATH"])
+def test_a_token_of_two_lines_is_refused_and_not_shown(call: Call, tmp_path: Path, where: str) -> None:
+    (tmp_path / "token").write_text("my-private-word\nrest-of-it\n")
+    given = (tmp_path / "token").read_text() if where == "HF_TOKEN" else str(tmp_path / "token")
+    ran = call("download", **{where: given})
+    assert refused(ran, "bad-value")
+    assert "my-private-word" not in ran.stderr
+
+
+def test_what_is_complete_needs_no_writing(call: Call, repository: Path) -> None:
+    call("download")
+    before = {path: path.stat().st_mtime_ns for path in repository.parent.rglob("*")}
+    ran = call("download")
+    assert "complete and verified" in ran.stdout
+    assert {path: path.stat().st_mtime_ns for path in repository.parent.rglob("*")} == before
+
+
+def test_a_file_that_vanished_meanwhile_is_missed(
+    call: Call, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = downloading._Download.run
+
+    def spoiled(self: Any) -> None:
+        run(self)
+        (repository / "snapshots" / COMMIT / "config.json").unlink()
+
+    monkeypatch.setattr(downloading._Download, "run", spoiled)
+    ran = call("download")
+    assert refused(ran, "damaged")
+    assert "config.json" in ran.stderr
 
 
 def test_a_revision_that_is_gone_is_named(environment: dict[str, str], served_image: Images, tmp_path: Path) -> None:
