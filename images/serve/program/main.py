@@ -228,7 +228,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
 def _stay_first() -> None:
     """Go on as a child of process 1, if this is process 1."""
     # An earlier start in the same container may have left them.
-    private_files.forget(liveness.NOTE, liveness.SHORT, liveness.ENDING, link.NOTE)
+    private_files.forget(liveness.NOTE, liveness.SHORT, liveness.ENDING, liveness.COMPANION, link.NOTE)
     if os.getpid() == 1:
         first_process.stay()
 
@@ -271,6 +271,8 @@ def _health() -> int:
     well = where.port == 0 or health.is_well(where)
     told = "healthy" if well else f"{where.host}:{where.port} is not healthy"
     told, well = waits or (told, well)
+    if well and (alone := liveness.broken_promise()):
+        told, well = alone, False
     for note in (liveness.SHORT, liveness.NOTE):
         with suppress(OSError):
             told, well = private_files.read(note), False

@@ -1,6 +1,7 @@
 """Files for the program's other processes, in a folder that no other user can read or change."""
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,11 +15,13 @@ def write(name: str, text: str) -> str:
     Path(path).mkdir(0o700, exist_ok=True)
     folder = _open_folder(path)
     try:
+        new = f".{name}.{os.getpid()}.{threading.get_ident()}"
         with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
-        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+            os.unlink(new, dir_fd=folder)
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         with os.fdopen(file, "w", encoding="utf-8") as open_file:
             open_file.write(text)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)  # whoever reads meanwhile gets the old or the new
     finally:
         os.close(folder)
     return f"{path}/{name}"

@@ -28,6 +28,9 @@ START_LIMIT = 2 * 3600
 REPORT_EVERY = 600
 """Seconds between reports of draft acceptance."""
 PAUSE = 2.0
+SILENCE, KEY_LIMIT, WARM_UP_LIMIT = 60.0, 600.0, 2700.0
+"""Seconds: of this process between two signs of life, until the server has refused a request without its key, and for a
+round of warm-up requests, of which there are four, each with 600."""
 LOOK, LOOK_AT_MEMORY, WARN_EVERY = 5.0, 1.0, 60.0
 """Seconds between looks at the server and at the host's memory, and between warnings."""
 LOW_ACCEPTANCE = 0.1
@@ -128,15 +131,41 @@ def _companion(task: Task, server: int) -> None:
         threading.Thread(target=links.keep, args=(task.link, server, task.address.port), daemon=True).start()
     if not task.address.port or not _gets_ready(task, server, started):
         return
-    ready = time.monotonic()
-    say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
     if task.key_file:
         with suppress(OSError):
             Path(task.key_file).unlink()
-    if task.api_key and health.request(task.address, "GET", UNKNOWN_PATH, timeout=60).status not in REFUSALS:
-        say("the server answers without its key: it is stopped")
-        os.kill(server, signal.SIGTERM)
+    if task.api_key and not _asks_for_key(task, server):
         return
+    ready = time.monotonic()
+    say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
+    # Reports and requests may fail; what watches over the server comes after them, whatever happens.
+    try:
+        _tell_start(task, became, ready)
+    except Exception as error:  # noqa: BLE001 - of a server's words and answers
+        say(f"the report of the start failed: {type(error).__name__}")
+    _watch_over(task, server)
+
+
+def _asks_for_key(task: Task, server: int) -> bool:
+    """See whether the server refuses who has no key; end one that does not, or that does not let itself be asked."""
+    until, why = time.monotonic() + KEY_LIMIT, f"gave no answer to a request without its key for {KEY_LIMIT:.0f} s"
+    while os.getppid() == server and time.monotonic() < until:
+        liveness.promise(KEY_LIMIT)
+        try:
+            if health.request(task.address, "GET", UNKNOWN_PATH, timeout=60).status in REFUSALS:
+                return True
+            why = "answers without its key"
+            break
+        except (OSError, ValueError):
+            time.sleep(PAUSE)  # it may be late, and must not be believed before
+    say(f"the server {why}: it is stopped")
+    os.kill(server, signal.SIGTERM)
+    return False
+
+
+def _tell_start(task: Task, became: float, ready: float) -> None:
+    """Report what the server chose, warm it up, and say where the time went."""
+    liveness.promise(WARM_UP_LIMIT * (task.rounds + 1))
     lines: list[str] = []
     with suppress(OSError):
         lines = Path(task.choices).read_text("utf-8", "replace")[:1_000_000].splitlines()
@@ -147,7 +176,6 @@ def _companion(task: Task, server: int) -> None:
     say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.rounds)))
     if any(task.kernels):
         say(f"kernels of FlashInfer: {task.kernels}")
-    _watch_over(task, server)
 
 
 def _gets_ready(task: Task, server: int, started: float) -> bool:
@@ -155,6 +183,7 @@ def _gets_ready(task: Task, server: int, started: float) -> bool:
     said = time.monotonic()
     while not health.is_well(task.address):
         now = time.monotonic()
+        liveness.promise(SILENCE)
         if os.getppid() != server or now - started > START_LIMIT:
             return False
         if task.link and task.link.state == links.STARTING and now - said >= WARN_EVERY:
@@ -215,6 +244,7 @@ def _watch_over(task: Task, server: int) -> None:
     watched, drafts, reported = liveness.HangDetector(time.monotonic()), (0.0, 0.0, 0.0), 0.0
     asked: list[bool] = []
     while os.getppid() == server:
+        liveness.promise(SILENCE)
         time.sleep(LOOK)
         now, metrics = time.monotonic(), _metrics(task)
         done, requests = task.server.work(metrics) if metrics else (None, 1.0)

@@ -124,3 +124,24 @@ def test_a_server_that_answers_without_its_key_is_stopped(start: Start) -> None:
     ran = finished(start(then=SERVES % 200, PORT=str(free_port()), VLLM_API_KEY=KEY))
     assert ran.returncode == -15
     assert "the server answers without its key: it is stopped" in ran.stderr
+
+
+LATE = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+left = [2]
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path != "/health" and left[0]:
+            left[0] -= 1
+            return  # no answer at all
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+def test_an_answer_that_is_late_does_not_spare_a_server_the_question_for_its_key(start: Start) -> None:
+    ran = finished(start(then=LATE, PORT=str(free_port()), VLLM_API_KEY=KEY))
+    assert ran.returncode == -15
+    assert "the server answers without its key: it is stopped" in ran.stderr
+    assert "ready" not in ran.stderr

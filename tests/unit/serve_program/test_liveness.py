@@ -1,5 +1,6 @@
 """The companion tells a stuck server from one that works, waits or compiles, and sees the host's memory run out."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from images.serve.program.liveness import IDLE, PATIENCE, QUIET, HangDetector
 from images.serve.program.servers.sglang import SERVER as SGLANG
 from images.serve.program.servers.vllm import SERVER as VLLM
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import wait_until
 
 
 def test_a_server_that_does_not_move_while_somebody_waits_is_asked_and_then_stuck() -> None:
@@ -167,3 +169,22 @@ def test_a_server_that_ignores_everything_is_ended_with_its_children_and_its_cod
         time.sleep(0.1)
     os.kill(child, signal.SIGKILL)
     pytest.fail("its child goes on")
+
+
+def test_who_breaks_the_promise_to_watch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
+    assert liveness.broken_promise() == ""  # nobody promised, as for a command of the user's own
+    liveness.promise(60)
+    assert liveness.broken_promise() == ""
+    liveness.promise(-5)
+    assert "silent for 5 s longer than it may be" in liveness.broken_promise()
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    until = time.monotonic() + 60
+    private_files.write(liveness.COMPANION, json.dumps([process.pid, liveness._born(process.pid), until]))
+    assert liveness.broken_promise() == ""
+    process.kill()
+    wait_until(lambda: "has ended" in liveness.broken_promise(), 20)  # also while nobody has waited for it
+    process.communicate()
+    assert "has ended" in liveness.broken_promise()
+    private_files.write(liveness.COMPANION, json.dumps([os.getpid(), "1", until]))  # another process has its number
+    assert "has ended" in liveness.broken_promise()
