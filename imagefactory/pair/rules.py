@@ -39,7 +39,7 @@ def problems(head: Node, worker: Node, need: Need) -> list[Problem]:
         if need.weights is not None and not node.rsync:
             obstacles.append(problem("no-rsync", node.host))
     for subject, needed in {"images": need.image, "weights": need.weights or 0}.items():
-        disk = worker.disks[subject]
+        disk = worker.disks.get(subject)
         if disk and disk.free < needed:
             gaps = {"subject": subject, "path": disk.path, "found": size(disk.free), "needed": size(needed)}
             obstacles.append(problem("disk-short", worker.host, **gaps))

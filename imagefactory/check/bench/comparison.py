@@ -41,10 +41,13 @@ class RatioInterval:
 def paired_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
     """Return right / left of pairs; None of a single pair, which has no spread."""
     # As logarithms, half as fast and twice as fast are equally far from no difference.
-    logs = [math.log(b / a) for a, b in zip(left, right, strict=True)]
+    logs = [math.log(b) - math.log(a) for a, b in zip(left, right, strict=True)]
     if len(logs) == 1:
         return None
     return _interval(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
+
+
+MOST = 700.0  # the largest exponent: exp(710) overflows
 
 
 def welch_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
@@ -63,7 +66,7 @@ def welch_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval 
 def _interval(middle: float, error: float, freedom: int) -> RatioInterval:
     # Beyond the table, 1.96 + 2.5 / n exceeds the quantile by less than 0.002.
     half = (_T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.5 / freedom) * error
-    return RatioInterval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+    return RatioInterval(*(math.exp(max(-MOST, min(MOST, value))) for value in (middle, middle - half, middle + half)))
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ def _context(task: Task) -> int:
     answer = health.request(task.address, "GET", "/v1/models", key=task.api_key, timeout=60)
     try:
         return int(json.loads(answer.body)["data"][0]["max_model_len"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
         return 0
 
 

@@ -129,7 +129,7 @@ def test_a_refused_setting_is_named_without_its_value(inv: Inv, setting: str) ->
     assert KEY not in said
 
 
-@pytest.mark.parametrize("name", ["VLLM_API_KEYS", "VLLM_APIKEY", "SGLANG_API_KEY", "vllm_api_key"])
+@pytest.mark.parametrize("name", ["VLLM_API_KEYS", "VLLM_APIKEY", "SGLANG_API_KEY", "vllm_api_key", "_VLLM_API__TOKEN"])
 def test_a_key_under_a_name_that_nothing_reads_is_refused(inv: Inv, name: str) -> None:
     said = inv.fails("key-not-passed", "run", "--print", IMAGE, **{name: KEY})
     assert name in said

@@ -61,6 +61,19 @@ def test_the_server_gets_a_group_of_its_own_and_no_blocked_signals(tmp_path: Pat
     assert int(group) not in (os.getpgid(0), process.pid)
 
 
+def test_it_can_be_stopped_while_it_is_still_loading(tmp_path: Path) -> None:
+    """As process 1, which the kernel protects from what it has no handler for."""
+    (tmp_path / "program").mkdir()
+    loading = f"import pathlib, time\npathlib.Path({str(tmp_path / 'loading')!r}).write_text('yes')\ntime.sleep(100)\n"
+    (tmp_path / "program" / "main.py").write_text(loading)
+    (tmp_path / "__main__.py").write_bytes((REPOSITORY / "images" / "serve" / "__main__.py").read_bytes())
+    as_first = f"import os, runpy; os.getpid = lambda: 1; runpy.run_path({str(tmp_path)!r})"
+    process = subprocess.Popen([sys.executable, "-B", "-c", as_first])
+    wait_for(tmp_path / "loading")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize(("first", "forks"), [(1, 1), (7, 0)])
 def test_only_process_1_stays(monkeypatch: pytest.MonkeyPatch, first: int, forks: int) -> None:
     calls: list[str] = []

@@ -107,7 +107,7 @@ def _given_speculative(settings: Settings) -> dict[str, Any] | None:
     commands.refuse_second_drafter(settings, "--speculative-config")
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"method": "given"}
     return value if isinstance(value, dict) else {"method": "given"}
 

@@ -1,6 +1,6 @@
 """Comparisons: intervals, verdicts, and what is not compared."""
 
-from math import exp
+from math import exp, isfinite
 from typing import Any
 
 import pytest
@@ -111,3 +111,10 @@ def test_only_what_was_asked_may_differ(changes: dict[str, Any], name: str) -> N
 def test_unusable_results_are_not_compared(changes: dict[str, Any], reason: str) -> None:
     with raises("not-comparable", match=reason):
         refuse_incomparable(result(), result(**changes), {"profile"})
+
+
+def test_absurd_values_are_compared_without_an_overflow() -> None:
+    for ratio in (welch_ratio, paired_ratio):
+        interval = ratio([1e-300, 1e308, 1.0], [1e308, 1.0, 1e-308])
+        assert interval is not None
+        assert all(map(isfinite, (interval.ratio, interval.low, interval.high)))
