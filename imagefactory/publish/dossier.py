@@ -7,10 +7,12 @@ so there is a bound on what is read, and a record counts for the image that it n
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,7 +22,6 @@ from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import Attachment
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.project.locks.files import first_problem
 from imagefactory.publish.attest import bundles
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle
 from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE, VulnerabilityRecord
@@ -41,6 +42,10 @@ _MOST_BYTES: Final = 2 * _LARGEST
 """Bytes of all attachments of one type."""
 _MOST: Final = 1000
 """How many attachments of one type are read."""
+
+_AHEAD: Final = timedelta(days=1)
+"""How far the clock of whoever wrote a record may be ahead."""
+Record = TypeVar("Record")
 
 Content = tuple[Digest, bytes | str]
 """An artifact and what it holds; a string is the reason why that cannot be read."""
@@ -150,11 +155,24 @@ class Dossier:
             elif self._seen.payloads.get(artifact, ()) is not None:  # else it was deleted, and the list was not
                 raise self.repository.error("unusable", where, f"About this attachment: {content}.")
 
+    def _parsed(
+        self, artifact_type: str, parse: Callable[[bytes, str], Record], dated: Callable[[Record], datetime]
+    ) -> Iterator[Record]:
+        """Iterate over records that can be read; others never were records: a digest names their bytes.
+
+        One from the future would outrank every true one, so it does not count, either.
+        """
+        for where, content in self._records(artifact_type):
+            with suppress(ValidationError, CheckError):
+                record = parse(content, where)
+                if dated(record) < datetime.now(UTC) + _AHEAD:
+                    yield record
+
     @cached_property
     def smoke_records(self) -> tuple[SmokeRecord, ...]:
         from imagefactory.check.smoke.record import SmokeRecord  # noqa: PLC0415 - few ask for it
 
-        return tuple(SmokeRecord.from_json(content, where=where) for where, content in self._records(SMOKE_TYPE))
+        return tuple(self._parsed(SMOKE_TYPE, SmokeRecord.from_json, lambda record: record.started))
 
     def smoke(self, key: Sha256) -> SmokeRecord | None:
         """Merge the smoke records about an image of a plan; of a level that ran more than once, the last counts."""
@@ -168,7 +186,7 @@ class Dossier:
     def answers_records(self) -> tuple[AnswersRecord, ...]:
         from imagefactory.check.answers.record import AnswersRecord  # noqa: PLC0415 - few ask for it
 
-        return tuple(AnswersRecord.from_json(content, where) for where, content in self._records(ANSWERS_TYPE))
+        return tuple(self._parsed(ANSWERS_TYPE, AnswersRecord.from_json, lambda record: record.started))
 
     def answers(self, key: Sha256, *others: AnswersRecord) -> AnswersRecord | None:
         """Return the newest verdict about the answers of a plan's image; a failed attempt does not undo one."""
@@ -201,18 +219,11 @@ class Dossier:
     @cached_property
     def scan(self) -> VulnerabilityRecord | None:
         """The newest record of known vulnerabilities."""
-        records: list[VulnerabilityRecord] = []
-        for where, content in self._records(VULNERABILITIES_TYPE):
-            try:
-                records.append(VulnerabilityRecord.model_validate_json(content))
-            except ValidationError as error:
-                raise CheckError(
-                    "bad-scan-record",
-                    "The record of an image's vulnerabilities cannot be read.",
-                    where=where,
-                    why=f"{first_problem(error)}.",
-                    fix="Scan again: `./inv promote --scan FILE` attaches a new one.",
-                ) from None
+        records = self._parsed(
+            VULNERABILITIES_TYPE,
+            lambda content, _: VulnerabilityRecord.model_validate_json(content),
+            lambda record: record.scanned,
+        )
         about = [record for record in records if record.digest == self.image]
         return max(about, key=lambda record: record.scanned, default=None)
 

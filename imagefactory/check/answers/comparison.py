@@ -148,7 +148,7 @@ def _divergence(place: _Place) -> float:
     if not shared:
         return math.log(1 / LEAST)  # no likely token in common
     p_rest, q_rest = (max(LEAST, 1 - sum(values)) for values in zip(*shared, strict=True))
-    return sum(p * math.log(p / max(q, LEAST)) for p, q in (*shared, (p_rest, q_rest)) if p > 0)
+    return math.fsum(p * math.log(p / max(q, LEAST)) for p, q in (*shared, (p_rest, q_rest)) if p > 0)
 
 
 def _paired(left: AnswersResult, right: AnswersResult) -> tuple[int, tuple[str, ...], tuple[str, ...], float]:
@@ -172,7 +172,7 @@ def _parting(left: Continuation, right: Continuation) -> float | None:
         if left_token != right_token:
             values = [[place.get(token, math.log(LEAST)) for token in (left_token, right_token)] for place in tops]
             gaps = [abs(first - second) for first, second in values if _sound((first, second))]
-            return max(gaps, default=-math.log(LEAST))
+            return max(gaps, default=math.log(1 / LEAST))
     return None if len(left.tokens) == len(right.tokens) else -math.log(LEAST)
 
 

@@ -29,6 +29,7 @@ BEAT, SILENCE = 2.0, 20.0
 """Seconds between signs of life, and without any until the other side counts as dead."""
 SAY_EVERY, ANSWER, PATIENCE = 60.0, 15.0, 3.0
 """Seconds between sentences of one that waits, for an answer, and for a stranger to prove that it is the other node."""
+PORTS = range(1, 65536)
 MOST = 64
 """Connections that may be unproved at the same time."""
 READY, PARTED = "ready", "parted"
@@ -163,7 +164,7 @@ def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
         link.send({**own, "clock": time.time(), "port": probe.getsockname()[1]})
         other = link.greeting or link.receive(ANSWER)
         clock, port = other.get("clock"), other.get("port")
-        if not (isinstance(clock, float) and math.isfinite(clock) and port in range(1, 65536)):
+        if not (isinstance(clock, float) and math.isfinite(clock) and isinstance(port, int) and port in PORTS):
             raise ValueError("no message of a node")
         differences = _differences(own, other, clock)
         if differences:

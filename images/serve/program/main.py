@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from . import (
     ahead,
+    channel,
     checkpoint,
     checks,
     first_process,
@@ -267,7 +268,7 @@ def _check() -> int:
 def _health() -> int:
     where, waits = health.address(), link.noted()
     if waits is None and where.port == 0 and os.environ.get("NODES", "1") != "1":
-        waits = link.STARTING, False
+        waits = channel.STARTING, False
     well = where.port == 0 or health.is_well(where)
     told = "healthy" if well else f"{where.host}:{where.port} is not healthy"
     told, well = waits or (told, well)

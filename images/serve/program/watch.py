@@ -19,6 +19,7 @@ from pathlib import Path
 from . import ahead, health, liveness, private_files, readings, timeline
 from . import command as commands
 from . import link as links
+from .channel import STARTING, Link
 from .findings import Start
 from .redaction import say
 from .servers.server import Choices, hook_variables
@@ -44,7 +45,7 @@ class Task:
     """The task of the companion."""
 
     def __init__(
-        self, start: Start, where: health.Address, key_file: str, began: float | None, link: links.Link | None
+        self, start: Start, where: health.Address, key_file: str, began: float | None, link: Link | None
     ) -> None:
         self.server, self.address, self.link = start.server, where, link
         self.model, self.drafting = start.command.served_names[0], start.command.speculative is not None
@@ -61,7 +62,7 @@ class Task:
 
 
 def accompany(
-    start: Start, where: health.Address, key_file: str, began: float | None, link: links.Link | None
+    start: Start, where: health.Address, key_file: str, began: float | None, link: Link | None
 ) -> Mapping[str, str]:
     """Start the companion of the server; return variables that make the server record its choices for it."""
     task = Task(start, where, key_file, began, link)
@@ -186,7 +187,7 @@ def _gets_ready(task: Task, server: int, started: float) -> bool:
         liveness.promise(SILENCE)
         if os.getppid() != server or now - started > START_LIMIT:
             return False
-        if task.link and task.link.state == links.STARTING and now - said >= WARN_EVERY:
+        if task.link and task.link.state == STARTING and now - said >= WARN_EVERY:
             said = now
             say(f"not ready after {now - started:.0f} s; the other node, {task.link.other}, is alive")
         time.sleep(PAUSE)

@@ -12,8 +12,9 @@ from imagefactory.check.answers.result import PANEL, AnswersResult
 from imagefactory.check.smoke.containers import ContainerError
 from imagefactory.ci.night import plan_night
 from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.publish import answers
-from imagefactory.publish.dossier import ANSWERS_TYPE
+from imagefactory.publish.dossier import ANSWERS_TYPE, Dossier
 from imagefactory.publish.history import history
 from imagefactory.publish.write import Promotion
 from imagefactory.store.digests import Digest
@@ -128,6 +129,20 @@ def test_an_image_that_cannot_be_measured_is_held_if_the_one_before_could_be(ser
     assert "the image before could be measured, this one cannot: status 400" in refusal.why
     line = ("promote", "--target", "tiny", "--answers-changed", "the panel is too long for it")
     assert servers.publisher.invoke(*line).returncode == 0
+
+
+def test_garbage_and_records_from_the_future_decide_nothing(servers: Servers) -> None:
+    publisher = servers.publisher
+    servers.publish_changed(1000)
+    publisher.change(1100)
+    assert servers.publish(OTHER).refused
+    records = [json.loads(path.read_text()) for path in publisher.factory.root.rglob(answers.RECORD)]
+    [held] = [record for record in records if record["verdict"] == "changed"]
+    forged = held | {"verdict": "same", "why": "", "started": "2036-01-01T00:00:00Z"}
+    for content in (b"xx", json.dumps(forged).encode()):
+        attachment = referrers.Attachment(ANSWERS_TYPE, [Payload(ANSWERS_TYPE, content)], {})
+        Dossier(publisher.repository, held["digest"]).attach(attachment)
+    assert refused(publisher.invoke("promote", "--target", "tiny"), "answers-changed")
 
 
 def test_answers_that_are_no_numbers_are_changed(servers: Servers) -> None:
