@@ -48,7 +48,7 @@ from imagefactory.store.progress import Say
 
 _MODELS = "sglang/srt/models/"  # a file for each family of models; vLLM has a table of them
 _TABLE = "vllm/model_executor/models/registry.py"
-_NEEDLESS = re.compile(r"(For[A-Z]\w*|MTP|MTPModel|(Draft)?Model)$")  # what names of architectures end with
+_NEEDLESS = re.compile(r"(For[A-Z]\w{0,100}|MTP|MTPModel|(Draft)?Model)$")  # what names of architectures end with
 _NAMED = 20  # more names than that say nothing to a reader
 
 

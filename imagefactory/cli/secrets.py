@@ -32,7 +32,9 @@ def _secrets() -> Iterator[str]:
     # Options may follow each other in one word: EXTRA_ARGS=--x-token VALUE.
     words = [word.strip("\"'") for word in re.split(r"[\s=]+", " ".join(sys.argv))]
     # An assignment may follow an option: --set=VLLM_API_KEY=VALUE.
-    named = [(match[1], word[match.end() :]) for word in sys.argv for match in re.finditer(r"([\w-]+)=", word)]
+    named = [
+        (match[1], word[match.end() :]) for word in sys.argv for match in re.finditer(r"(?<![\w-])([\w-]+)=", word)
+    ]
     following = [(name, value) for name, value in pairwise(words) if not _OPTION.match(value)]
     for name, value in (*os.environ.items(), *named, *following):
         if not _NAME.search(name):

@@ -116,7 +116,7 @@ def _place_of(archive: ZipFile, library: str, file: str) -> str:
 
 _SCHEMA: Final = re.compile(rb"\0\s*([A-Za-z_][\w.:]*\([ -~\s]*\)\s*->[ -~\s]+)(?=\0)")
 """An operator as it is registered with torch: name(arguments) -> results, in a text of its own."""
-_SYSTEM: Final = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux[\w-]*)\.so\.\d+")
+_SYSTEM: Final = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux[\w-]{0,40})\.so\.\d+")
 """Parts of glibc and GCC, which is what differs between the systems that libraries are compiled on."""
 _SEARCH_PATHS: Final = ("DT_RPATH", "DT_RUNPATH")
 

@@ -302,8 +302,8 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
     # uv prints its reasons as a tree, below its warnings.
     text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
     why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
-    misfit = re.search(r"(\S+==\S+) has no (?:wheels with a matching|usable wheels)", why)
-    missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
+    misfit = re.search(r"(?<!\S)([^\s=]+==\S+) has no (?:wheels with a matching|usable wheels)", why)
+    missing = re.search(r"there is no version of ([^\s=]+==[^\s,]+)|(?<!\S)(\S+) was not found in the package", why)
     kind: type[FactoryError] = LockError
     where = str(request)
     if _INDEX_FAILED.search(why):

@@ -239,7 +239,7 @@ def refuse_wrong_answers(result: BenchResult, path: Path) -> None:
 def steps_of(log: str) -> dict[str, float]:
     """Return where the time of a start went, from the last line about it in the server's log."""
     line = log.rpartition("start in seconds: ")[2].partition("\n")[0] if "start in seconds: " in log else ""
-    return {name: float(seconds) for name, seconds in re.findall(r"([a-z-]+) (\d+(?:\.\d+)?)", line)}
+    return {name: float(seconds) for name, seconds in re.findall(r"(?<![a-z-])([a-z-]+) (\d+(?:\.\d+)?)", line)}
 
 
 def kernels_of(log: str) -> tuple[str, dict[str, float]]:

@@ -34,7 +34,7 @@ _ACCEPT = {"Accept": ", ".join(_TYPES)}
 _PAGE = 1000  # tags that one request asks for
 _MOST_PAGES = 1000
 _MOST_LINK = 8192  # characters of a Link header that are searched
-_NEXT = re.compile(r"<([^>]+)>\s*;[^,]*\brel=\"?next\"?")
+_NEXT = re.compile(r"<([^<>]+)>\s*;[^,<]*\brel=\"?next\"?")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ UNDECLARED: Final = "NOASSERTION"
 """SPDX's word for a licence that nobody stated."""
 _REFERENCE: Final = "LicenseRef-"
 _LONGEST_EXPRESSION = 300
-_GNU_WORD = re.compile(r"(?:[A-Za-z0-9.]+-)*(?:AGPL|LGPL|GPL)(?![A-Za-z])[A-Za-z0-9.+-]*")
+_GNU_WORD = re.compile(r"(?<![A-Za-z0-9.-])(?:[A-Za-z0-9.]+-)*(?:AGPL|LGPL|GPL)(?![A-Za-z])[A-Za-z0-9.+-]*")
 
 _CLASSIFIERS: Final = {
     "Apache Software License": "Apache-2.0",
@@ -185,7 +185,7 @@ def is_unavoidable(expression: str) -> bool:
 
 def _debian_choice(text: str) -> str:
     """Translate a group without commas."""
-    words = re.split(r"\s+((?:and/)?or|and)\s+", text.strip(" ,"))
+    words = re.split(r"(?<!\s)\s+((?:and/)?or|and)\s+", text.strip(" ,"))
     names = [_debian_name(name.strip(" ,")) for name in words[::2]]
     operators = ["AND" if word == "and" else "OR" for word in words[1::2]]
     return " ".join(word for pair in zip(names, [*operators, ""], strict=True) for word in pair).strip()

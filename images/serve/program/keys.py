@@ -18,7 +18,7 @@ LONGEST = 10_000
 """Characters of a key file."""
 OTHER_SERVICES = ("VLLM_USE_RUST_FRONTEND", "SGLANG_GRPC_PORT")
 _OTHER_SERVICE = re.compile(r"--(?:smg|grp)")
-_KEY_IN_CONFIG = re.compile(r"""^\s*["']?(?:admin[-_])?api[-_]key\b""", re.MULTILINE)
+_KEY_IN_CONFIG = re.compile(r"""^[ \t]*["']?(?:admin[-_])?api[-_]key\b""", re.MULTILINE)
 SIMILAR = re.compile(r"_*(?:VLLM|SGLANG)_*(?:SERVER_*)?API_*(?:KEY|TOKEN)", re.IGNORECASE)
 """Names that somebody could take for that of the key."""
 

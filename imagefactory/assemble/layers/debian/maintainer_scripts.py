@@ -268,7 +268,7 @@ _LEADING_TO_INSTALL = re.compile(r"update-alternatives\b[^|;&\n]*?(--install\b[^
 def registered(deb: Deb) -> Iterator[Alternative]:
     for script in ("preinst", "postinst"):
         lines = re.sub(r"\\\n", " ", deb.script(script))
-        uncommented = re.sub(r"(?m)^\s*#.*$", "", lines)
+        uncommented = re.sub(r"(?m)^[ \t]*#.*$", "", lines)
         for command in _LEADING_TO_INSTALL.findall(uncommented):
             words = shlex.split(command, comments=True)
             main, followers, priority = None, [], 0

@@ -59,7 +59,7 @@ def compiled_sources(root: Path, plan: Plan) -> Callable[[str], bool]:
 def source_of(compiled: str) -> str:
     """Return the path of the source of bytecode."""
     # __pycache__/NAME.cpython-312.opt-1.pyc (PEP 3147, PEP 488), or NAME.pyc beside its source.
-    return re.sub(r"(?:__pycache__/)?([^/]+?)(?:\.cpython-\d+)?(?:\.opt-\d)?\.pyc$", r"\1.py", compiled)
+    return re.sub(r"(?<![^/])(?:__pycache__/)?([^/]+?)(?:\.cpython-\d+)?(?:\.opt-\d)?\.pyc$", r"\1.py", compiled)
 
 
 def hash_of_source(magic: bytes, source: bytes) -> bytes:

@@ -159,7 +159,7 @@ def unexplained(command: Sequence[str], text: str) -> list[str]:
     """List the flags of a command that a help does not explain, and values that are not among its choices."""
     explained = {word.rstrip(",") for word in text.replace("[", " ").replace("]", " ").split()}
     # argparse writes choices as --flag {a,b}.
-    choices = {flag: set(values.split(",")) for flag, values in re.findall(r"(--[\w-]+) \{([^}\s]+)\}", text)}
+    choices = {flag: set(values.split(",")) for flag, values in re.findall(r"(?<![\w-])(--[\w-]+) \{([^}\s]+)\}", text)}
     # `sglang serve` reads --model-type before the parser that explains itself.
     missing = [word for word in command if word.startswith("--") and word not in explained | {"--model-type"}]
     return missing + [f"{flag} {value}" for flag, value in pairwise(command) if value not in choices.get(flag, {value})]

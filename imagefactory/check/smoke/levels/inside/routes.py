@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 
 ROUTE = re.compile(
-    r"""(?:get|post|put|patch|delete|websocket|mount|\w*route)\(\s*(?:path=)?f?["'](/[^"']*)["']""",
+    r"""(?:get|post|put|patch|delete|websocket|mount|\b\w*route)\(\s*(?:path=)?f?["'](/[^"']*)["']""",
     re.IGNORECASE,
 )
 
