@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from imagefactory.pair.images import find, send
 from imagefactory.pair.machines import HERE, reach
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import wait_until
 from tests.integration.pair.conftest import Commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
@@ -47,7 +47,8 @@ def test_an_interrupted_transfer_leaves_nothing_and_the_next_is_whole(pair: Comm
     before = pair.worker.check(*images)
     words = pair.head.inside(sys.executable, str(Path(__file__)), image, env=PATHS)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(3)
+        # Not before the image is on its way, and not after it has arrived, however busy the machine is.
+        wait_until(lambda: pair.worker.run("pgrep", "-f", "docker load").stdout, 60)
         pair.worker.stop_daemon("sshd")
         for connection in pair.worker.run("pgrep", "-f", "sshd: root").stdout.split():
             pair.worker.run("kill", connection)
