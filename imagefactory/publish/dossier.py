@@ -172,7 +172,7 @@ class Dossier:
     def smoke_records(self) -> tuple[SmokeRecord, ...]:
         from imagefactory.check.smoke.record import SmokeRecord  # noqa: PLC0415 - few ask for it
 
-        return tuple(self._parsed(SMOKE_TYPE, SmokeRecord.from_json, lambda record: record.started))
+        return tuple(SmokeRecord.from_json(content, where=where) for where, content in self._records(SMOKE_TYPE))
 
     def smoke(self, key: Sha256) -> SmokeRecord | None:
         """Merge the smoke records about an image of a plan; of a level that ran more than once, the last counts."""
