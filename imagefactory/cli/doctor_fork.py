@@ -45,29 +45,29 @@ class _Fork:
         rows = self.github.get("actions/variables?per_page=30")["variables"]
         return {row["name"]: row["value"] for row in rows}
 
+    @cached_property
+    def permissions(self) -> Document:
+        return self.github.get("actions/permissions")
+
     @property
     def branch(self) -> str:
         return str(self.home["default_branch"])
 
     def repository(self) -> Result:
         if self.home.get("private"):
-            return (
-                "warning",
-                f"{self.name} is private",
-                "It pays for minutes of Actions.",
-            )
+            return "warning", f"{self.name} is private", "It pays for minutes of Actions."
         return "ok", f"{self.name}, public, default branch {self.branch}", ""
 
     def actions(self) -> Result:
-        if self.github.get("actions/permissions")["enabled"]:
+        if self.permissions["enabled"]:
             return "ok", "enabled", ""
         return "failed", "disabled", "Allow them in Settings, Actions, General."
 
     def workflows(self) -> Result:
         rows = self.github.get("actions/workflows?per_page=100")["workflows"]
         states = {row["path"].rpartition("/")[2]: row["state"] for row in rows}
-        off = {name: states.get(name, "unknown to GitHub") for name in self.workflow_files}
-        off = {name: state for name, state in off.items() if state != "active"}
+        found = {name: states.get(name, "unknown to GitHub") for name in self.workflow_files}
+        off = {name: state for name, state in found.items() if state != "active"}
         if not off:
             return "ok", f"{len(self.workflow_files)} active", ""
         detail = ", ".join(f"{name} is {state}" for name, state in off.items())
@@ -90,7 +90,7 @@ class _Fork:
         return "warning", f"a job's token {' and '.join(wrong)}", "Change it in Settings, Actions, General."
 
     def pinned(self) -> Result:
-        if self.github.get("actions/permissions").get("sha_pinning_required"):
+        if self.permissions.get("sha_pinning_required"):
             return "ok", "only actions pinned by commit run", ""
         return "warning", "actions need no pin", "Require full commit SHAs in Settings, Actions, General."
 
@@ -131,19 +131,12 @@ class _Fork:
         return "warning", f"{self.branch} does not require the check `status`", "Protect it in Settings, Rules."
 
     def switches(self) -> Result:
-        unread = [
-            f"{name}={self.variables[name]}"
-            for name, value in _SWITCHES.items()
-            if self.variables.get(name, value) != value
-        ]
+        given = {name: value for name, value in self.variables.items() if name.startswith("FACTORY_")}
+        unread = [f"{name}={value}" for name, value in given.items() if value != _SWITCHES.get(name, value)]
         if unread:
-            return (
-                "warning",
-                f"{', '.join(unread)} means nothing",
-                "FACTORY_PAGES and FACTORY_GPU take `yes`, others `no`.",
-            )
-        listed = [f"{name}={value}" for name, value in self.variables.items() if name.startswith("FACTORY_")]
-        return "ok", ", ".join(sorted(listed)) or "none set", ""
+            remedy = "FACTORY_PAGES and FACTORY_GPU take `yes`, others `no`."
+            return "warning", f"{', '.join(unread)} means nothing", remedy
+        return "ok", ", ".join(sorted(f"{name}={value}" for name, value in given.items())) or "none set", ""
 
     def pages(self) -> Result:
         if self.variables.get("FACTORY_PAGES") != "yes":
@@ -167,8 +160,9 @@ class _Fork:
         runs = (self.github.get(path, optional=True) or {}).get("workflow_runs")
         if not runs:
             return "failed", "none has run to its end", "Start the first one by hand."
-        detail = f"{runs[0]['conclusion']}, {runs[0]['created_at'][:10]}, {runs[0]['html_url']}"
-        if runs[0]["conclusion"] == "success":
+        last = runs[0]
+        detail = f"{last['conclusion']}, {last['created_at'][:10]}, {last['html_url']}"
+        if last["conclusion"] == "success":
             return "ok", detail, ""
         return "failed", detail, "Read the run's summary and the open issues."
 
@@ -218,9 +212,8 @@ def examine_fork(project: Project, environment: Mapping[str, str] = os.environ) 
         yield from _settings(found[1], GitHub(f"repos/{found[1]}", token, api_address(environment), _RETRY), project)
     else:
         detail = f"not asked without a token: {', '.join(subject for subject, *_ in ROWS)}"
-        yield Diagnosis(
-            "settings", "everything", "warning", detail, "Set GITHUB_TOKEN, or log in with `gh auth login`."
-        )
+        remedy = "Set GITHUB_TOKEN, or log in with `gh auth login`."
+        yield Diagnosis("settings", "everything", "warning", detail, remedy)
     yield _diagnosis("pull without login", "users", 7, _pull(_images(project)))
 
 

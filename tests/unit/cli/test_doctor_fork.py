@@ -280,7 +280,7 @@ def test_the_package_is_pulled_without_the_login_of_this_machine(
     assert not any("authorization" in request.headers for request in asked)
 
 
-def test_every_step_that_a_row_names_is_on_the_page_and_concerns_it() -> None:
+def test_every_step_that_a_row_names_and_every_variable_is_on_the_page() -> None:
     text = (REPOSITORY / doctor_fork.PAGE).read_text("utf-8")
     steps = {int(number) for number in re.findall(r"^## (\d+)\. ", text, re.MULTILINE)}
     assert {step for _, _, step, _ in ROWS} | {7} <= steps
