@@ -5,7 +5,9 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import product
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -16,29 +18,7 @@ SIZE = 60_000
 """Characters of a text. What takes quadratic time needs 3,600,000,000 steps for it: half a minute and more."""
 LIMIT = 10
 """Seconds for all texts of a seed; a pattern of linear time takes milliseconds."""
-COMMON = (
-    "a",
-    " ",
-    "0",
-    "<a ",
-    '"',
-    "-",
-    ".",
-    "/",
-    "\n",
-    "=",
-    ":",
-    "(",
-    "[",
-    "{",
-    "\\",
-    "_",
-    ",",
-    "a.",
-    "a-",
-    "a ",
-    "a=",
-)
+COMMON = (*'a 0"-./\n=:([{\\_,', "<a ", "a.", "a-", "a ", "a=")
 ANYWHERE = frozenset({"search", "sub", "subn", "split", "findall", "finditer"})
 FUNCTIONS = ANYWHERE | {"compile", "match", "fullmatch"}
 FLAGS = {"IGNORECASE": re.IGNORECASE, "MULTILINE": re.MULTILINE, "DOTALL": re.DOTALL, "VERBOSE": re.VERBOSE}
@@ -51,7 +31,7 @@ SOURCES = {
 
 
 def patterns() -> Iterator[tuple[str, tuple[re.Pattern[str], bool]]]:
-    """List the patterns that are written as plain text, each with whether it is looked for anywhere in a text."""
+    """List the patterns, each with whether it is looked for anywhere in a text."""
     for path, source in SOURCES.items():
         tree = ast.parse(source)
         names = dict(_names(tree))
@@ -59,12 +39,31 @@ def patterns() -> Iterator[tuple[str, tuple[re.Pattern[str], bool]]]:
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id="re"), attr=function),
-                    args=[ast.Constant(value=str(text)), *_],
-                ) if function in FUNCTIONS:
+                    args=[written, *_],
+                ) if function in FUNCTIONS and (text := _text(written, path)):
                     flags = sum(flag for name, flag in FLAGS.items() if f"re.{name}" in ast.unparse(node))
                     used = {function} if function != "compile" else _uses(names.get(id(node), ""))
                     anywhere = not used or bool(used & ANYWHERE)
                     yield f"{path.relative_to(REPOSITORY)}:{node.lineno}", (re.compile(text, flags), anywhere)
+
+
+def _text(written: ast.expr, path: Path) -> str:
+    """Return a pattern as it is written, with constants of its module in place; something else that varies is an x."""
+    if isinstance(written, ast.Constant):
+        return written.value if isinstance(written.value, str) else ""
+    if not isinstance(written, ast.JoinedStr):
+        return ""
+    known = vars(import_module(".".join(path.relative_to(REPOSITORY).with_suffix("").parts)))
+    text = ""
+    for part in written.values:
+        if isinstance(part, ast.FormattedValue):
+            try:
+                text += str(eval(ast.unparse(part.value), dict(known)))  # noqa: S307 - of our own modules
+            except NameError:
+                text += "x"
+        elif isinstance(part, ast.Constant):
+            text += str(part.value)
+    return text
 
 
 def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
