@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from imagefactory.check.answers.result import AnswersResult, Continuation, Window
+from imagefactory.check.bench.comparison import MOST
 from imagefactory.check.bench.result import BoundTo
 from imagefactory.errors import UsageError
 
@@ -32,7 +33,6 @@ SPECULATIVE: Final = "--speculative"  # how the flags of both servers begin that
 NOISE: Final = 3.0  # how many times the noise a difference may be
 SIGNIFICANT: Final = 0.05  # behaviour differs if chance alone is less likely than that
 LEAST: Final = 1e-12  # the least probability that counts
-MOST: Final = 700.0  # the largest exponent: exp(710) overflows
 LOWEST, HIGHEST = -1e5, 0.01
 """What a log-probability can be: vLLM says -9999 for an impossible token, and rounding can take one above zero."""
 

@@ -15,9 +15,8 @@ from imagefactory.check.bench.result import BenchResult, Measurement, pooled, us
 from imagefactory.errors import UsageError
 
 SETTING: Final = "setting "  # how a differing setting begins
+MOST: Final = 700.0  # the largest exponent: exp(710) overflows
 MeasuredCell = tuple[str, int, int]
-
-
 _T95: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -45,9 +44,6 @@ def paired_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval
     if len(logs) == 1:
         return None
     return _interval(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
-
-
-MOST = 700.0  # the largest exponent: exp(710) overflows
 
 
 def welch_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
