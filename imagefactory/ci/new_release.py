@@ -324,7 +324,7 @@ def _undeclared(project: Project) -> set[str]:
     return {entry.file.partition("-")[0] for entry in recorded if entry.licence == UNDECLARED}
 
 
-def commit(tree: Path, message: str = "Take what is new on the package index") -> bool:
+def commit(tree: Path, message: str) -> bool:
     """Commit what was prepared in a worktree; return whether anything was."""
     git(tree, "add", "--all")
     if not git(tree, "status", "--porcelain"):

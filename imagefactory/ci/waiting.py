@@ -10,6 +10,7 @@ from imagefactory.lock.wheelhouse.share import compile_command, is_kept, remote_
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan
 from imagefactory.publish.standing import Gate
+from imagefactory.store.digests import Digest
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,13 @@ class Wheelhouse:
         return () if self.gate.first else remote_wheels(self.gate.repository)
 
     @cached_property
-    def _is_there(self) -> Callable[[Layer], bool]:
-        """Whether the registry has a layer; each is asked for once."""
-        has_blob = cache(self.gate.repository.has_blob)
+    def _has_blob(self) -> Callable[[Digest], bool]:
+        return cache(self.gate.repository.has_blob)  # many images have the same layer
 
-        def is_there(layer: Layer) -> bool:
-            blob = self.known_layers.blob(layer.key)
-            return blob is not None and not self.gate.first and has_blob(blob.digest)
-
-        return is_there
+    def _is_there(self, layer: Layer) -> bool:
+        """Whether the registry has a layer."""
+        blob = self.known_layers.blob(layer.key)
+        return blob is not None and not self.gate.first and self._has_blob(blob.digest)
 
     def waiting(self, plan: Plan) -> Trouble | None:
         """Return what a plan waits for, if it cannot be built: nothing is downloaded to find out."""

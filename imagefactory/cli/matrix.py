@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
@@ -143,9 +146,8 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
     """
     import json
 
-    from imagefactory.ci.new_release import commit, prepare
+    from imagefactory.ci.new_release import prepare
     from imagefactory.ci.news import look
-    from imagefactory.ci.pull_request import git, worktree
     from imagefactory.ci.report_releases import not_locked
     from imagefactory.cli.show.pictures import pictures
     from imagefactory.docs import generated
@@ -163,15 +165,13 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
         why, fix = "They have a branch of their own.", "Run `./inv news.models --branch NAME`."
         raise options.unfit("--upgrade", "`news` does not pin models.", why, fix)
     if branch:
-        with worktree(project.root, "HEAD", options.filled("--branch", branch)) as folder:
-            git(folder, "var", "GIT_COMMITTER_IDENT")  # before the work, not after it
+        with _branch(project, branch, "Take what is new on the package index") as folder:
             latest = prepare(Project(folder, project.store), configured_indexes(), upgrade, say)
             prepared = Project(folder, project.store)
             latest.mods = check_mods(prepared)
             write_table(folder / "mods" / "README.md", latest.mods, prepared.mods)
             drawn = pictures(prepared, plans_of(prepared, [])[0], latest.mods)
             generated.write_changed({**generated.with_tables(folder), **drawn})
-            say(f"committed to the branch {branch}" if commit(folder) else "nothing to change")
     else:
         latest = look(project, configured_indexes())
     print_summary(latest.markdown())
@@ -194,8 +194,6 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
 def news_of_models(project: Project, branch: str = "", report: str = "") -> None:
     """Say which models moved on the model hub since they were pinned, and what changed in their files."""
     from imagefactory.ci.model_news import look_at_models, take_models
-    from imagefactory.ci.new_release import commit
-    from imagefactory.ci.pull_request import git, worktree
     from imagefactory.cli.show.pictures import pictures
     from imagefactory.docs import generated
     from imagefactory.lock.hub import refuse_unpinned
@@ -203,16 +201,14 @@ def news_of_models(project: Project, branch: str = "", report: str = "") -> None
 
     file = options.new_file("--report", report) if report else None
     if branch:
-        with worktree(project.root, "HEAD", options.filled("--branch", branch)) as folder:
-            git(folder, "var", "GIT_COMMITTER_IDENT")  # before the work, not after it
-            latest = look_at_models(Project(folder, project.store), say)
-            take_models(Project(folder, project.store), latest)
+        with _branch(project, branch, "Pin the revisions that the model hub has now") as folder:
+            before = Project(folder, project.store)
+            latest = look_at_models(before, say)
+            take_models(before, latest)
             prepared = Project(folder, project.store)
             [plan] = plans_of(prepared, [])
             generated.write_digest(prepared, plan, folder / "README.md")
             generated.write_changed(pictures(prepared, plan, []))
-            done = commit(folder, "Pin the revisions that the model hub has now")
-            say(f"committed to the branch {branch}" if done else "nothing to change")
     else:
         latest = look_at_models(project, say)
     print_summary(latest.markdown())
@@ -220,6 +216,18 @@ def news_of_models(project: Project, branch: str = "", report: str = "") -> None
         file.write_text(latest.markdown(), "utf-8")
     if len(latest.refused) == latest.asked:  # that is no news of models, but of the hub or the network
         refuse_unpinned([failure for _, failure in latest.refused.values()])
+
+
+@contextmanager
+def _branch(project: Project, branch: str, message: str) -> Iterator[Path]:
+    """Yield a worktree; what the block changes there is committed to a branch."""
+    from imagefactory.ci.new_release import commit
+    from imagefactory.ci.pull_request import git, worktree
+
+    with worktree(project.root, "HEAD", options.filled("--branch", branch)) as folder:
+        git(folder, "var", "GIT_COMMITTER_IDENT")  # before the work, not after it
+        yield folder
+        say(f"committed to the branch {branch}" if commit(folder, message) else "nothing to change")
 
 
 @command(

@@ -243,9 +243,9 @@ def test_what_was_prepared_is_committed_to_a_branch_and_the_checkout_stays(
     for text in ("new", "new"):
         with worktree(root, "HEAD", "news") as folder:
             (folder / "file").write_text(text)
-            assert commit(folder)
+            assert commit(folder, "new")
     with worktree(root, "HEAD", "other") as folder:
-        assert not commit(folder)
+        assert not commit(folder, "new")
     assert git(root, "show", "news:file") == "new"
     assert git(root, "rev-list", "--count", "HEAD..news").strip() == "1"
     assert (root / "file").read_text() == "old"

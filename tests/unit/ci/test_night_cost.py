@@ -1,4 +1,4 @@
-"""What planning a night costs, counted in calls and reads: seconds depend on the machine."""
+"""What planning a night costs, counted in calls: seconds depend on the machine."""
 
 import sys
 from collections import Counter
