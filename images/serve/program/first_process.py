@@ -1,9 +1,10 @@
-"""Stays process 1 of a container, so that its server can be ended, and the reason becomes the exit code.
+"""Stays the first process of a start, so that its server can be ended, and the reason becomes the exit code.
 
-The kernel protects process 1 from signals of its own container: a server that hangs there could not be killed, and one
-that ends by killing itself would end with code 0 whether it was stopped or has failed.
+The kernel protects process 1 of a container from the container's own signals: a server that hangs there could not be
+killed. And whoever started it, Docker, its `--init` or a shell, would see a vLLM whose engine died end with code 0.
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -20,9 +21,15 @@ FORWARDED = (*STOPPING, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SI
 def stay() -> None:
     """Fork; return in the child, which becomes the server, and end with its exit code in the parent."""
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    first = os.getpid()
     server = os.fork()
     if server:
         os._exit(_wait_for(server))
+    # Nobody else would stop the server if the first process were killed, where that does not end the container.
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.getppid() != first:
+        os._exit(128 + signal.SIGKILL)
+    private_files.forget(f"{liveness.ENDING}.{os.getpid()}")  # of an earlier start whose server had the same number
     # A terminal sends ^C to the group of the parent, which forwards it.
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
@@ -42,9 +49,9 @@ def _wait_for(server: int) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     ended = 0
     while ended != server:
-        ended, status = os.wait()  # process 1 also gets the orphans of others
+        ended, status = os.wait()  # as process 1, this one also gets the orphans of others
     with suppress(OSError, ValueError):
-        ending = int(private_files.read(liveness.ENDING))
+        ending = int(private_files.read(f"{liveness.ENDING}.{server}"))
         # A node that stops takes the other with it, which may be faster.
         if not (stopped and ending == liveness.PARTED):
             return ending

@@ -147,9 +147,9 @@ def short_of_memory(available: int | None, waits: float, floor: int) -> str:
 
 
 def end(server: int, code: int) -> None:
-    """End a server that may no longer react, and all that it started but this process; process 1 gets the code."""
+    """End a server that may no longer react, with all that it started but this process; its parent gets the code."""
     with suppress(OSError):
-        private_files.write(ENDING, str(code))
+        private_files.write(f"{ENDING}.{server}", str(code))
     for process in _descendants(server) - {os.getpid()}:
         with suppress(OSError):
             os.kill(process, signal.SIGKILL)

@@ -227,11 +227,10 @@ def _start(start: Start, findings: list[Finding]) -> int:
 
 
 def _stay_first() -> None:
-    """Go on as a child of process 1, if this is process 1."""
+    """Go on as a child of this process."""
     # An earlier start in the same container may have left them.
-    private_files.forget(liveness.NOTE, liveness.SHORT, liveness.ENDING, liveness.COMPANION, link.NOTE)
-    if os.getpid() == 1:
-        first_process.stay()
+    private_files.forget(liveness.NOTE, liveness.SHORT, liveness.COMPANION, link.NOTE)
+    first_process.stay()
 
 
 def apply_mods(start: Start, names: list[str], folder: str) -> None:

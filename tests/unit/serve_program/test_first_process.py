@@ -1,4 +1,4 @@
-"""Process 1 of a container whose server ends by killing itself."""
+"""The first process of a start, whose server may end by killing itself."""
 
 import os
 import signal
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from images.serve.program import main
 from tests.fixtures.serve_process import wait_for
 from tests.fixtures.serving import REPOSITORY
 
@@ -72,12 +71,3 @@ def test_it_can_be_stopped_while_it_is_still_loading(tmp_path: Path) -> None:
     wait_for(tmp_path / "loading")
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 128 + signal.SIGTERM
-
-
-@pytest.mark.parametrize(("first", "forks"), [(1, 1), (7, 0)])
-def test_only_process_1_stays(monkeypatch: pytest.MonkeyPatch, first: int, forks: int) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr("os.getpid", lambda: first)
-    monkeypatch.setattr("images.serve.program.first_process.stay", lambda: calls.append("stayed"))
-    main._stay_first()
-    assert len(calls) == forks

@@ -20,20 +20,24 @@ from tests.fixtures.serving import READINGS, REPOSITORY, Images
 def test_the_program_becomes_the_server(start: Start, tmp_path: Path) -> None:
     process = start(then="sys.exit(7)")
     assert finished(process).returncode == 7
-    assert recorded(tmp_path)["pid"] == process.pid
+    assert recorded(tmp_path)["parent"] == process.pid, "which stays, to give the server's code"
     assert recorded(tmp_path)["arguments"][:2] == ["serve", str(tmp_path / "model")]
     assert refused(finished(start(venv="/nowhere")), "broken-image")
 
 
-def test_signals_reach_the_server_and_the_companion_ends_with_it(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals_reach_the_server_and_the_companion_ends_with_it(
+    start: Start, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     process = start(then="time.sleep(60)")
     wait_for(tmp_path / "record")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    server = recorded(tmp_path)["pid"]
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
     assert len(children) == 1
-    process.send_signal(signal.SIGTERM)
-    # The companion holds our pipes, so they close only when it is gone.
+    process.send_signal(number)
+    # The companion holds our pipes, so they close only when it and the server are gone.
     process.communicate(timeout=5)
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode == code
 
 
 LOGS = """
@@ -116,7 +120,14 @@ def test_a_failed_check_stops_the_start_with_one_message(start: Start, tmp_path:
     assert ran.stderr.count("config.json") == 1
     assert "SKIP_CHECKS=model" in ran.stderr
     assert "Traceback" not in ran.stderr
-    assert finished(start(SKIP_CHECKS="model")).returncode == 0
+    assert finished(start(SKIP_CHECKS="model", then="sys.exit(5)")).returncode == 5
+
+
+def test_an_engine_that_dies_gives_a_code_also_where_the_program_is_not_process_1(start: Start) -> None:
+    """vLLM ends with 0 then, as if it had been stopped; so under `docker run --init`, in a chroot, with Apptainer."""
+    ran = finished(start(then="sys.exit(0)"))
+    assert ran.returncode == 1
+    assert "[serve] the server ended by itself: code 1" in ran.stderr
 
 
 def test_the_check_command_reports_and_fails(quick_start: QuickStart, tmp_path: Path) -> None:
@@ -155,7 +166,7 @@ def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> 
     described = json.loads(share.read_text())
     described["image"]["mods_module"] = str(module.with_suffix(""))
     share.write_text(json.dumps(described))
-    assert finished(start(MODS="one,two", MODS_PATH="/my-mods")).returncode == 0
+    finished(start(MODS="one,two", MODS_PATH="/my-mods"))
     assert (tmp_path / "applied").read_text() == "one two /my-mods"
     ran = finished(start(MODS="bad"))
     assert refused(ran, "mod-failed")
