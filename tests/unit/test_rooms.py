@@ -37,9 +37,9 @@ FLOORS = {
         *("mods.checks mods.edits mods.load", "mods.apply", "mods.at_start"),
     ),
     "images.serve.program": (
-        *("channel errors heat network private_files redaction timeline checkpoint", "image keys readings health"),
-        *("flags liveness rules", "ahead first_process memory settings", "command", "servers.server"),
-        *("servers.sglang servers.vllm findings", "servers.known"),
+        *("channel errors heat network private_files redaction timeline checkpoint", "image keys readings"),
+        *("health state", "flags liveness readiness rules", "ahead first_process memory settings", "command"),
+        *("servers.server", "servers.sglang servers.vllm findings", "servers.known"),
         *("loading machine_checks model_checks pair weights", "checks hub link show"),
         *("downloading proof watch", "main"),
     ),

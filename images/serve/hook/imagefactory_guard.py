@@ -1,6 +1,7 @@
-"""Has every request to a server with a key carry it, but those for /health, /ping and /metrics.
+"""Answers for a server how it is, and has all other requests carry its key.
 
-While a file says that the host is short of memory, it refuses all others.
+`/health` is 200 only if the server is ready and its own check succeeds, `/alive` as long as it should not be started
+anew. These two, `/ping` and `/metrics` need no key. While the host is short of memory, all others are refused.
 
 Servers guard some of their paths by themselves: /invocations of vLLM and WebSockets of SGLang are open. So the guard
 comes before the application, whatever it consists of and whichever program serves it (uvicorn, granian).
@@ -9,34 +10,58 @@ comes before the application, whatever it consists of and whichever program serv
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from hmac import compare_digest
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 MODULE = "starlette.applications"
-OPEN, METRICS = {"/health", "/ping"}, {"/metrics", "/metrics/"}
+HEALTH, ALIVE, METRICS = {"/health", "/ping"}, "/alive", {"/metrics", "/metrics/"}
+OWN = b"x-imagefactory"
+"""The header by which the companion asks for the server's own check alone."""
 NO = {"", "0", "false", "no", "off"}
 PASSED = "imagefactory.passed"
 """Marks a request that passed, for applications inside of applications; clients cannot set it."""
-LATER = b"30"
+LATER = (b"retry-after", b"30")
 """Seconds after which a client may ask a server again that is short of memory."""
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Any]
 
 
+class Answer(NamedTuple):
+    """What the guard answers in the server's place."""
+
+    status: int
+    name: str
+    """The state of the server, or what is wrong with the request."""
+    reason: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def body(self) -> bytes:
+        """The answer as JSON, errors in the form that clients of OpenAI's API print."""
+        error = {"message": self.reason, "type": self.name, "param": None, "code": self.status}
+        return json.dumps({"state": self.name} if self.status == 200 else {"error": error}).encode()  # noqa: PLR2004
+
+
+UNAUTHORIZED = Answer(401, "unauthorized", "Unauthorized", ((b"www-authenticate", b"Bearer"),))
+
+
 def install(variables: Mapping[str, str]) -> None:
     """Guard every Starlette application of this process, FastAPI's among them, once it imports Starlette."""
-    without = OPEN if variables.get("PROTECT_METRICS", "").strip().lower() not in NO else OPEN | METRICS
-    key, short = variables.get("VLLM_API_KEY", ""), variables.get("IMAGEFACTORY_SHORT", "")
-    sys.meta_path.insert(0, _Finder(key, without, short))
+    closed = variables.get("PROTECT_METRICS", "").strip().lower() not in NO
+    without = {*HEALTH, ALIVE, *(() if closed else METRICS)}
+    sys.meta_path.insert(0, _Finder(variables.get("VLLM_API_KEY", ""), without, variables.get("IMAGEFACTORY_NOTES")))
 
 
 class _Finder:
-    def __init__(self, key: str, without: Collection[str], short: str = "") -> None:
-        self.key, self.without, self.short = key, without, short
+    def __init__(self, key: str, without: Collection[str], notes: str | None) -> None:
+        self.key, self.without, self.notes = key, without, notes
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _target: object = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == MODULE else None
@@ -46,19 +71,20 @@ class _Finder:
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            guard(module.Starlette, self.key, self.without, self.short)
+            guard(module.Starlette, self.key, self.without, self.notes)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def guard(application: type, key: str, without: Collection[str], short: str = "") -> None:
+def guard(application: type, key: str, without: Collection[str], notes: str | None = None) -> None:
     """Have a class of applications refuse requests that do not carry the key, except for the paths in `without`.
 
-    If there is a file `short`, it refuses those that do, too, with the sentence in the file.
+    With a folder for `notes`, it also answers for the server what these say.
     """
     call: Any = application.__call__
     digest = sha256(key.encode()).digest()
+    program = _program(notes) if notes else None
 
     async def guarded(self: object, scope: Scope, receive: object, send: Send) -> None:
         if scope["type"] != "lifespan":
@@ -66,9 +92,9 @@ def guard(application: type, key: str, without: Collection[str], short: str = ""
         if scope["type"] == "lifespan" or PASSED in scope:
             await call(self, scope, receive, send)
         elif key and not admits(scope, digest, without):
-            await refuse(scope, send, 401, "Unauthorized", (b"www-authenticate", b"Bearer"))
-        elif reason := _reason(scope, short):
-            await refuse(scope, send, 503, reason, (b"retry-after", LATER))
+            await respond(scope, send, UNAUTHORIZED)
+        elif program and (answer := about(scope, program)):
+            await respond(scope, send, answer)
         else:
             scope[PASSED] = True
             await call(self, scope, receive, send)
@@ -76,23 +102,42 @@ def guard(application: type, key: str, without: Collection[str], short: str = ""
     application.__call__ = guarded  # type: ignore[method-assign]
 
 
-async def refuse(scope: Scope, send: Send, status: int, reason: str, header: tuple[bytes, bytes]) -> None:
+def _program(notes: str) -> ModuleType:
+    """Import what reads the notes from the program beside this folder, under a name that no package has."""
+    name, folder = "imagefactory_program", Path(__file__).absolute().parents[1] / "program"
+    spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec  # noqa: S101 - a file that is Python
+    sys.modules[name] = module_from_spec(spec)
+    state = import_module(f"{name}.state")
+    state.private_files.PLACE = notes
+    return state
+
+
+def about(scope: Scope, state: ModuleType) -> Answer | None:
+    """Return what is to be answered in the server's place; None if the server shall answer."""
+    route = _route(scope) if scope["type"] == "http" else ""
+    if route == ALIVE:
+        found = state.find()
+        return Answer(200 if found.alive else 503, found.name, found.reason)
+    if route in HEALTH:
+        if any(name == OWN for name, _ in scope["headers"]):
+            return None
+        found = state.find()
+        return None if found.name == state.READY else Answer(503, found.name, found.reason)
+    if route not in METRICS and state.private_files.exists(state.SHORT):
+        with suppress(OSError):  # it may be gone by now
+            return Answer(503, state.SHORT, state.private_files.read(state.SHORT), (LATER,))
+    return None
+
+
+async def respond(scope: Scope, send: Send, answer: Answer) -> None:
     if scope["type"] == "http":
-        headers = [(b"content-type", b"application/json"), header]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})
+        size = str(len(answer.body)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", size), *answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
     else:
-        await send({"type": "websocket.close", "code": 1008 if status == 401 else 1013})  # noqa: PLR2004
-
-
-def _reason(scope: Scope, short: str) -> str:
-    """Return why no new requests are taken; empty if they are, or if this one asks how the server is."""
-    if not short or (scope["type"] == "http" and _route(scope) in OPEN | METRICS):
-        return ""
-    try:
-        return Path(short).read_text("utf-8")
-    except OSError:
-        return ""
+        await send({"type": "websocket.close", "code": 1008 if answer is UNAUTHORIZED else 1013})
 
 
 def with_bearer(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -1,6 +1,6 @@
 """Guards a server with its key, hides the key in its log, and copies log lines about its kernels and start to a file.
 
-The guard also refuses requests while the host is short of memory, which a file in IMAGEFACTORY_SHORT tells.
+The guard also answers for the server what notes below the folder in IMAGEFACTORY_NOTES say about it.
 
 Python runs this file when a process of the server starts. IMAGEFACTORY_LOG describes the server and the file. No error
 about the log may reach the server; without its guard it must not run.
@@ -67,7 +67,7 @@ def _watch(task: dict[str, Any], key: str) -> None:
     logging.setLogRecordFactory(making)
 
 
-if os.environ.get("VLLM_API_KEY") or "IMAGEFACTORY_SHORT" in os.environ:
+if os.environ.get("VLLM_API_KEY") or "IMAGEFACTORY_NOTES" in os.environ:
     try:
         import imagefactory_guard  # type: ignore[import-not-found] # found by PYTHONPATH
 

@@ -36,8 +36,11 @@ class Kernels(NamedTuple):
     missing: dict[str, str]
     """What makes each: a module of FlashInfer's and a function in it."""
 
-    def __str__(self) -> str:
-        places = {"in the image": self.in_image, "in the volume": self.in_volume, "absent": self.missing}
+    def outcome(self, after: "Kernels") -> str:
+        """Say what happened to each module, from where they were before a start and after it."""
+        compiled = [name for name in self.missing if name not in after.missing]
+        places = {"in the image": self.in_image, "from the volume": self.in_volume}
+        places |= {"compiled": compiled, "absent": after.missing}
         return "; ".join(f"{', '.join(names)} {place}" for place, names in places.items() if names)
 
 
@@ -93,11 +96,11 @@ def jobs(cores: int, available: int | None, reserved: int) -> int:
     return max(0, min(max(1, cores - SPARE_CORES), (available - reserved) // JOB_MEMORY))
 
 
-def begin(missing: Mapping[str, str], count: int, least: int) -> None:
-    """Start compiling in a process that ends with this one."""
+def begin(missing: Mapping[str, str], count: int, least: int) -> int:
+    """Start compiling in a process that ends with this one; return its number."""
     parent = os.getpid()
-    if os.fork():
-        return
+    if process := os.fork():
+        return process
     try:
         os.setsid()  # the script ends what is in its session
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
@@ -111,3 +114,11 @@ def begin(missing: Mapping[str, str], count: int, least: int) -> None:
     except OSError as error:
         sys.stderr.write(f"[serve] kernels are compiled at first use: {error}\n")
     os._exit(1)
+
+
+def runs(process: int) -> bool:
+    """Whether the process that compiles has not ended yet."""
+    try:
+        return os.waitpid(process, os.WNOHANG)[0] == 0
+    except ChildProcessError:
+        return False

@@ -10,7 +10,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from . import liveness, private_files
+from . import liveness, private_files, state
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 UNASKED = 1
@@ -29,7 +29,7 @@ def stay() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     if os.getppid() != first:
         os._exit(128 + signal.SIGKILL)
-    private_files.forget(f"{liveness.ENDING}.{os.getpid()}")  # of an earlier start whose server had the same number
+    private_files.forget(f"{state.ENDING}.{os.getpid()}")  # of an earlier start whose server had the same number
     # A terminal sends ^C to the group of the parent, which forwards it.
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
@@ -51,7 +51,7 @@ def _wait_for(server: int) -> int:
     while ended != server:
         ended, status = os.wait()  # as process 1, this one also gets the orphans of others
     with suppress(OSError, ValueError):
-        ending = int(private_files.read(f"{liveness.ENDING}.{server}"))
+        ending = int(private_files.read(f"{state.ENDING}.{server}"))
         # A node that stops takes the other with it, which may be faster.
         if not (stopped and ending == liveness.PARTED):
             return ending

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from . import private_files
 
 NOTE = "address.json"
+OWN = "X-Imagefactory"
+"""The header of this program's requests: the guard answers them with the server's own check alone."""
 MAX_ANSWER = 16 * 1024 * 1024
 
 
@@ -59,6 +61,7 @@ def reachable(host: str) -> str:
 
 
 def is_well(where: Address, timeout: float = 5) -> bool:
+    """Whether the server's own check succeeds; state.py knows what else keeps it from being ready."""
     try:
         return request(where, "GET", "/health", timeout=timeout).status == 200  # noqa: PLR2004
     except (OSError, ValueError):
@@ -75,7 +78,7 @@ def request(
     timeout: float = 5,
 ) -> Answer:
     """Send an HTTP request; an answer that is not HTTP is an OSError."""
-    headers: dict[str, str | bytes] = {"Connection": "close"}
+    headers: dict[str, str | bytes] = {"Connection": "close", OWN: "1"}
     if body is not None:
         headers["Content-Type"] = "application/json"
     if key:

@@ -18,7 +18,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
-from . import keys, liveness, network, private_files
+from . import keys, liveness, network, private_files, state
 from .channel import ATTEMPT, STARTING, Link
 from .errors import StartError
 from .findings import Start
@@ -285,8 +285,8 @@ def keep(link: Link, server: int, port: int) -> None:
             message = link.receive(max(0.01, beat - time.monotonic()))
             heard, link.compiles = time.monotonic(), message.get("compiles") is True
             if not port:
-                state = str(message.get("state"))
-                note(f"the head is {state}" if state in {STARTING, READY} else state, well=state == READY)
+                head = str(message.get("state"))
+                note(f"the head is {head}" if head in {STARTING, READY} else head, well=head == READY)
         except TimeoutError:
             if time.monotonic() - heard > SILENCE:
                 return _part(link, server, f"has been silent for {SILENCE:.0f} s")
@@ -296,10 +296,8 @@ def keep(link: Link, server: int, port: int) -> None:
 
 
 def _state(link: Link) -> str:
-    for name in (liveness.SHORT, liveness.NOTE):
-        with suppress(OSError):
-            return private_files.read(name)
-    return link.state
+    found = state.find()
+    return link.state if found.name in {state.READY, state.STARTING} else found.reason
 
 
 def _part(link: Link, server: int, what: str) -> None:

@@ -4,7 +4,6 @@ A server's own /health stays green when its engine hangs, and its metrics stay a
 somebody waits, the server is asked for one token: if that stays unanswered, and nothing else moves, it is stuck.
 """
 
-import json
 import os
 import signal
 import threading
@@ -12,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from . import health, private_files
+from . import health, private_files, state
 
 QUIET, IDLE = 20.0, 120.0
 """Seconds without a movement after which the server is asked: while somebody waits, and else.
@@ -24,10 +23,6 @@ PATIENCE = 60.0
 """Seconds without an answer and without any movement after which the server is stuck."""
 STUCK, MEMORY, PARTED = 69, 70, 71
 """The exit codes of a server that was ended: it was stuck, the host ran out of memory, the other node failed."""
-NOTE, SHORT, ENDING = "stuck", "short", "ending"
-"""Files that say: the engine is stuck; new requests are refused, for want of memory; the code to end with."""
-COMPANION = "companion"
-"""The file with the promise of the process beside the server, without which nobody sees whether the server hangs."""
 COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "cc1plus", "ninja"})
 """While one of them runs, the server may wait for it."""
 ESTABLISHED = "01"
@@ -36,36 +31,6 @@ PRESSURE = 40.0
 COMPILING, WARNING, REFUSING = 3.0, 2.0, 1.5
 """Multiples of MEMORY_FLOOR: with less, compiling beside the server ends, there is a warning, requests are refused."""
 GB = 1_000_000_000
-
-
-def promise(seconds: float) -> None:
-    """Say in this process's name that it will promise again within some seconds."""
-    with suppress(OSError, ValueError):
-        private_files.write(COMPANION, json.dumps([os.getpid(), _born(os.getpid()), time.monotonic() + seconds]))
-
-
-def broken_promise() -> str:
-    """Say what is wrong with the process beside the server; empty if it keeps its promise, or never made one."""
-    try:
-        process, born, until = json.loads(private_files.read(COMPANION))
-    except (OSError, ValueError, TypeError):
-        return ""
-    try:
-        alive = _born(int(process)) == born
-    except (OSError, ValueError, LookupError):
-        alive = False
-    if not alive:
-        return "the program beside the server has ended: nobody would notice if the server hung"
-    late = time.monotonic() - float(until)
-    return f"the program beside the server has been silent for {late:.0f} s longer than it may be" if late > 0 else ""
-
-
-def _born(process: int) -> str:
-    """Return when a process started: its number may be another's by now."""
-    stat = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    if stat[0] in "ZX":
-        raise ProcessLookupError(process)
-    return stat[19]
 
 
 class HangDetector:
@@ -149,7 +114,7 @@ def short_of_memory(available: int | None, waits: float, floor: int) -> str:
 def end(server: int, code: int) -> None:
     """End a server that may no longer react, with all that it started but this process; its parent gets the code."""
     with suppress(OSError):
-        private_files.write(f"{ENDING}.{server}", str(code))
+        private_files.write(f"{state.ENDING}.{server}", str(code))
     for process in _descendants(server) - {os.getpid()}:
         with suppress(OSError):
             os.kill(process, signal.SIGKILL)

@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -23,13 +22,13 @@ from . import (
     health,
     keys,
     link,
-    liveness,
     loading,
     pair,
     private_files,
     proof,
     readings,
     show,
+    state,
     timeline,
     watch,
     weights,
@@ -229,7 +228,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
 def _stay_first() -> None:
     """Go on as a child of this process."""
     # An earlier start in the same container may have left them.
-    private_files.forget(liveness.NOTE, liveness.SHORT, liveness.COMPANION, link.NOTE)
+    private_files.forget(state.STARTING, state.HANGING, state.SHORT, state.COMPANION, link.NOTE)
     first_process.stay()
 
 
@@ -265,17 +264,16 @@ def _check() -> int:
 
 
 def _health() -> int:
-    where, waits = health.address(), link.noted()
+    where, waits, found = health.address(), link.noted(), state.find()
     if waits is None and where.port == 0 and os.environ.get("NODES", "1") != "1":
         waits = channel.STARTING, False
-    well = where.port == 0 or health.is_well(where)
-    told = "healthy" if well else f"{where.host}:{where.port} is not healthy"
-    told, well = waits or (told, well)
-    if well and (alone := liveness.broken_promise()):
-        told, well = alone, False
-    for note in (liveness.SHORT, liveness.NOTE):
-        with suppress(OSError):
-            told, well = private_files.read(note), False
+    if found.name != state.READY:
+        told, well = found.reason, False
+    elif waits:
+        told, well = waits
+    else:
+        well = where.port == 0 or health.is_well(where)
+        told = "healthy" if well else f"{where.host}:{where.port} is not healthy"
     _print(told)
     return 0 if well else 1
 

@@ -26,9 +26,13 @@ class Moments(NamedTuple):
     """When torch.compile had ended, had it followed the weights at once; None if the server does not say."""
     captured: float | None = None
     """The engine was ready: compiled, CUDA graphs captured, kernels warmed up."""
-    ready: float | None = None
+    listening: float | None = None
+    """The server took requests."""
+    kernels: float | None = None
+    """What was compiled beside the start was there; None if nothing was."""
     warm: float | None = None
     """The warm-up requests were answered."""
+    ready: float | None = None
 
 
 def process_start() -> float | None:
@@ -57,13 +61,17 @@ def describe(moments: Moments, *, warm_up: bool) -> str:
         "weights": (moments.loading, moments.loaded),
         "compile": (moments.loaded, moments.compiled),
         "graphs": (moments.compiled or moments.loaded, moments.captured),
-        "server": (moments.captured, moments.ready),
+        "server": (moments.captured, moments.listening),
+        "kernels": (moments.listening, moments.kernels),
+        "warm-up": (moments.kernels or moments.listening, moments.warm),
     }
     if moments.compiled is None:
         del steps["compile"]
-    spent = ", ".join(f"{name} {_seconds(*ends)}" for name, ends in steps.items())
-    warming = _seconds(moments.ready, moments.warm) if warm_up else "off"
-    return f"start in seconds: {spent}; ready {_seconds(moments.began, moments.ready)}; warm-up {warming}"
+    if moments.kernels is None:
+        del steps["kernels"]
+    spent = {name: _seconds(*ends) for name, ends in steps.items()} | ({} if warm_up else {"warm-up": "off"})
+    told = ", ".join(f"{name} {seconds}" for name, seconds in spent.items())
+    return f"start in seconds: {told}; ready {_seconds(moments.began, moments.ready)}"
 
 
 def _seconds(start: float | None, end: float | None) -> str:

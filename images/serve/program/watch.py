@@ -5,18 +5,16 @@ server.
 """
 
 import ctypes
-import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from . import ahead, health, liveness, private_files, readings, timeline
+from . import ahead, health, liveness, private_files, readiness, readings, state, timeline
 from . import command as commands
 from . import link as links
 from .channel import STARTING, Link
@@ -35,8 +33,6 @@ round of warm-up requests, of which there are four, each with 600."""
 LOOK, LOOK_AT_MEMORY, WARN_EVERY = 5.0, 1.0, 60.0
 """Seconds between looks at the server and at the host's memory, and between warnings."""
 LOW_ACCEPTANCE = 0.1
-LONGEST, AT_ONCE = 4096, 8
-"""Of the warm-up: the words of its long prompt at most, each a token or two, and its parallel requests."""
 UNKNOWN_PATH, REFUSALS = "/imagefactory", (401, 403)
 """A path that no server has: one that is not guarded responds with 404."""
 
@@ -52,7 +48,8 @@ class Task:
         self.api_key, self.key_file = start.settings.secrets.api_key, key_file
         self.rounds, self.hang_limit = start.settings.number("WARMUP") or 0, start.settings.number("HANG_LIMIT") or 0
         self.memory_floor, self.compilers = start.memory_floor, _compilers(start)
-        self.kernels = ahead.find(start.image.facts, os.environ)
+        self.find_kernels = partial(ahead.find, start.image.facts, os.environ)
+        self.kernels = self.find_kernels()
         self.began = began
         """When the program's process started, on the monotonic clock."""
         try:
@@ -66,11 +63,13 @@ def accompany(
 ) -> Mapping[str, str]:
     """Start the companion of the server; return variables that make the server record its choices for it."""
     task = Task(start, where, key_file, began, link)
+    if where.port:
+        state.starting("the model is being loaded")
     _fork(task)
     kept = {**start.server.watched, **({"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {})}
     hooked = hook_variables(start.server.name, start.server.log, task.choices, os.environ) if task.choices else {}
-    if task.choices and task.memory_floor:
-        hooked["IMAGEFACTORY_SHORT"] = str(Path(task.choices).with_name(liveness.SHORT))
+    if task.choices and where.port:
+        hooked["IMAGEFACTORY_NOTES"] = private_files.PLACE
     return hooked | {name: value for name, value in kept.items() if name not in os.environ}
 
 
@@ -122,36 +121,72 @@ def _companion(task: Task, server: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C stops the server, and with it this process
     became = time.monotonic()
     started = became if task.began is None else task.began
-    if task.kernels.missing and task.compilers:
-        ahead.begin(task.kernels.missing, task.compilers, ahead.floor(task.memory_floor))
-    elif task.kernels.missing:
-        say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
+    compiling = _compile(task)
     if task.memory_floor:
         threading.Thread(target=_guard_memory, args=(task.memory_floor, server), daemon=True).start()
     if task.link:
         threading.Thread(target=links.keep, args=(task.link, server, task.address.port), daemon=True).start()
-    if not task.address.port or not _gets_ready(task, server, started):
+    if not task.address.port or not _listens(task, server, started):
         return
     if task.key_file:
         with suppress(OSError):
             Path(task.key_file).unlink()
     if task.api_key and not _asks_for_key(task, server):
         return
-    ready = time.monotonic()
-    say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
-    # Reports and requests may fail; what watches over the server comes after them, whatever happens.
+    moments = _get_ready(task, server, timeline.Moments(task.began, became, listening=time.monotonic()), compiling)
+    if os.getppid() != server:
+        return
+    private_files.forget(state.STARTING)
+    if task.link:
+        task.link.state = links.READY
+    say(f"ready: {task.address.url}/v1, model {task.model}, after {(moments.ready or 0) - started:.0f} s")
+    # A report may fail; what watches over the server comes after it, whatever happens.
     try:
-        _tell_start(task, became, ready)
-    except Exception as error:  # noqa: BLE001 - of a server's words and answers
+        _tell_start(task, moments)
+    except Exception as error:  # noqa: BLE001 - of a server's words
         say(f"the report of the start failed: {type(error).__name__}")
     _watch_over(task, server)
+
+
+def _compile(task: Task) -> int:
+    """Start to compile what is missing; return the number of the process that does, 0 if there is none."""
+    if task.kernels.missing and task.compilers:
+        return ahead.begin(task.kernels.missing, task.compilers, ahead.floor(task.memory_floor))
+    if task.kernels.missing:
+        say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
+    return 0
+
+
+def _get_ready(task: Task, server: int, moments: timeline.Moments, compiling: int) -> timeline.Moments:
+    """Wait for the kernels that are compiled beside the start, and until the server has answered a sampled request."""
+    whole = task.address, task.model, task.api_key
+    if compiling and ahead.runs(compiling):
+        names = ", ".join(task.kernels.missing)
+        say(f"the server listens; it is ready once {names} is compiled")
+        while ahead.runs(compiling) and os.getppid() == server:
+            state.starting(f"{names} is being compiled")
+            state.promise(SILENCE)
+            time.sleep(PAUSE)
+        moments = moments._replace(kernels=time.monotonic())
+    state.starting("it is being warmed up")
+    state.promise(WARM_UP_LIMIT * task.rounds + SILENCE)
+    answered = readiness.warm_up(*whole, task.rounds)
+    moments = moments._replace(warm=time.monotonic() if answered else None)
+    # Without a warm-up, the first user would wait for what could not be compiled beside the start.
+    asks = task.rounds or (task.kernels.missing and task.find_kernels().missing)
+    while asks and not answered and os.getppid() == server:
+        state.promise(readiness.LIMIT + SILENCE)
+        answered = readiness.answers(*whole)
+        if not answered:
+            time.sleep(PAUSE)
+    return moments._replace(ready=time.monotonic())
 
 
 def _asks_for_key(task: Task, server: int) -> bool:
     """See whether the server refuses who has no key; end one that does not, or that does not let itself be asked."""
     until, why = time.monotonic() + KEY_LIMIT, f"gave no answer to a request without its key for {KEY_LIMIT:.0f} s"
     while os.getppid() == server and time.monotonic() < until:
-        liveness.promise(KEY_LIMIT)
+        state.promise(KEY_LIMIT)
         try:
             if health.request(task.address, "GET", UNKNOWN_PATH, timeout=60).status in REFUSALS:
                 return True
@@ -164,80 +199,31 @@ def _asks_for_key(task: Task, server: int) -> bool:
     return False
 
 
-def _tell_start(task: Task, became: float, ready: float) -> None:
-    """Report what the server chose, warm it up, and say where the time went."""
-    liveness.promise(WARM_UP_LIMIT * (task.rounds + 1))
+def _tell_start(task: Task, moments: timeline.Moments) -> None:
+    """Report what the server chose, where the time went, and what became of the kernels."""
     lines: list[str] = []
     with suppress(OSError):
         lines = Path(task.choices).read_text("utf-8", "replace")[:1_000_000].splitlines()
     for line in report(task.server.choices(lines), drafting=task.drafting):
         say(line)
-    warm = time.monotonic() if _warm_up(task) else None
-    moments = timeline.Moments(task.began, became, ready=ready, warm=warm)
     say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.rounds)))
     if any(task.kernels):
-        say(f"kernels of FlashInfer: {task.kernels}")
+        say(f"kernels of FlashInfer: {task.kernels.outcome(task.find_kernels())}")
 
 
-def _gets_ready(task: Task, server: int, started: float) -> bool:
+def _listens(task: Task, server: int, started: float) -> bool:
     """Wait until the server takes requests; return whether it does."""
     said = time.monotonic()
     while not health.is_well(task.address):
         now = time.monotonic()
-        liveness.promise(SILENCE)
+        state.promise(SILENCE)
         if os.getppid() != server or now - started > START_LIMIT:
             return False
         if task.link and task.link.state == STARTING and now - said >= WARN_EVERY:
             said = now
             say(f"not ready after {now - started:.0f} s; the other node, {task.link.other}, is alive")
         time.sleep(PAUSE)
-    if task.link:
-        task.link.state = links.READY
     return True
-
-
-def _warm_up(task: Task) -> bool:
-    """Send the rounds of warm-up requests; return whether all were answered."""
-    ask = partial(health.request, task.address, "POST", "/v1/chat/completions", key=task.api_key, timeout=600)
-    for number in range(1, task.rounds + 1):
-        took = []
-        try:
-            for name, bodies in _requests(task, number).items():
-                started = time.monotonic()
-                with ThreadPoolExecutor(len(bodies)) as pool:
-                    refused = {answer.status for answer in pool.map(lambda body: ask(body=body), bodies)} - {200}
-                verdict = f"got status {min(refused)}" if refused else f"{time.monotonic() - started:.1f} s"
-                took.append(f"{name} {verdict}")
-        except (OSError, ValueError) as error:
-            say(f"warm-up {number} of {task.rounds} failed: {error}")
-            return False
-        say(f"warm-up {number} of {task.rounds}: {', '.join(took)}")
-    return True
-
-
-def _requests(task: Task, number: int) -> dict[str, list[dict[str, object]]]:
-    """Return requests that call for different kernels: those of a round differ from the last, which is in the cache."""
-
-    def chat(text: str, **more: object) -> dict[str, object]:
-        message = {"role": "user", "content": f"{number}. {text}"}
-        return {"model": task.model, "messages": [message], "max_tokens": 16, "temperature": 0, **more}
-
-    count = "Count from one to ten."
-    return {
-        "short": [chat(count)],
-        "log-probabilities": [chat(count, logprobs=True, top_logprobs=5)],
-        "long": [chat("a " * min(LONGEST, _context(task) // 4))],
-        f"{AT_ONCE} at once": [chat(f"{each}. {count}", temperature=1, top_p=0.9) for each in range(AT_ONCE)],
-    }
-
-
-def _context(task: Task) -> int:
-    """Return how many tokens a request may have, as the server says."""
-    answer = health.request(task.address, "GET", "/v1/models", key=task.api_key, timeout=60)
-    try:
-        return int(json.loads(answer.body)["data"][0]["max_model_len"])
-    except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
-        return 0
 
 
 def _watch_over(task: Task, server: int) -> None:
@@ -245,13 +231,13 @@ def _watch_over(task: Task, server: int) -> None:
     watched, drafts, reported = liveness.HangDetector(time.monotonic()), (0.0, 0.0, 0.0), 0.0
     asked: list[bool] = []
     while os.getppid() == server:
-        liveness.promise(SILENCE)
+        state.promise(SILENCE)
         time.sleep(LOOK)
         now, metrics = time.monotonic(), _metrics(task)
         done, requests = task.server.work(metrics) if metrics else (None, 1.0)
         # A server that refuses requests refuses to be asked, too.
         compiles = liveness.compiling() or (task.link is not None and task.link.compiles)
-        watched.see(now, done, alive=asked == [True] or compiles or private_files.exists(liveness.SHORT))
+        watched.see(now, done, alive=asked == [True] or compiles or private_files.exists(state.SHORT))
         own = watched.asked is not None and not asked
         waiting = max(requests, liveness.connections(task.address.port) - own)
         if watched.asks(now, waiting=waiting > 0) or asked == [False]:
@@ -274,11 +260,11 @@ def _metrics(task: Task) -> bytes:
 
 
 def _judge(task: Task, server: int, watched: liveness.HangDetector, now: float, waiting: int) -> None:
-    noted = private_files.exists(liveness.NOTE)
+    noted = private_files.exists(state.HANGING)
     still = f"{now - watched.moved:.0f} s"
     if not watched.stuck(now):
         if noted:
-            private_files.forget(liveness.NOTE)
+            private_files.forget(state.HANGING)
             say("the engine is making progress again")
         return
     since = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - now + watched.moved))
@@ -288,7 +274,7 @@ def _judge(task: Task, server: int, watched: liveness.HangDetector, now: float, 
     if not noted:
         say(text)
     with suppress(OSError):
-        private_files.write(liveness.NOTE, text)
+        private_files.write(state.HANGING, text)
     if task.hang_limit and now - watched.moved >= task.hang_limit:
         say(f"{text}. Ending the server with code {liveness.STUCK}, after HANG_LIMIT={task.hang_limit} s")
         liveness.end(server, liveness.STUCK)
@@ -304,11 +290,11 @@ def _guard_memory(floor: int, server: int) -> None:
 def look_at_memory(floor: int, server: int, now: float, warned: float) -> float:
     """Warn, refuse requests or end the server before the host freezes; return when the last warning was."""
     available, waits = readings.memory()[1], liveness.pressure()
-    verdict, refusing = liveness.short_of_memory(available, waits, floor), private_files.exists(liveness.SHORT)
+    verdict, refusing = liveness.short_of_memory(available, waits, floor), private_files.exists(state.SHORT)
     left = f"{(available or 0) / liveness.GB:.1f} GB of memory are left"
     if not verdict:
         if refusing:
-            private_files.forget(liveness.SHORT)
+            private_files.forget(state.SHORT)
             say(f"{left}: accepting requests again")
         return warned
     text = f"{left} (MEMORY_FLOOR is {floor // liveness.GB}), and everything waited for memory in "
@@ -322,7 +308,7 @@ def look_at_memory(floor: int, server: int, now: float, warned: float) -> float:
         warned = now
     if verdict == "refuse" and not refusing:
         with suppress(OSError):
-            private_files.write(liveness.SHORT, f"The server takes no new requests: {text}.")
+            private_files.write(state.SHORT, f"The server takes no new requests: {text}.")
             enough = f"{liveness.WARNING * floor / liveness.GB:.0f} GB"
             say(f"{text}: new requests are refused until {enough} are left")
     return warned

@@ -53,12 +53,16 @@ def test_modules_in_the_image_or_in_the_volume_are_not_compiled(venv: Path, tmp_
     environment = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path / "volume")}
     cached = tmp_path / "volume" / ".cache" / "flashinfer"
     compiled(cached / "0.6.12" / "121a" / "cached_ops", "sampling")  # for another FlashInfer
-    assert list(ahead.find(FACTS, environment, str(venv)).missing) == ["sampling", "moe"]
+    first = ahead.find(FACTS, environment, str(venv))
+    assert list(first.missing) == ["sampling", "moe"]
+    assert first.outcome(first) == "sampling, moe absent"
     compiled(cached / "0.7.0.post1" / "121a" / "cached_ops", "sampling")
+    now = ahead.find(FACTS, environment, str(venv))
+    assert first.outcome(now) == "sampling compiled; moe absent", "not what was found at the beginning"
     compiled(venv / "lib/python3.13/site-packages/flashinfer_jit_cache/jit_cache", "moe")
     found = ahead.find(FACTS, environment, str(venv))
     assert found == (("moe",), ("sampling",), {})
-    assert str(found) == "moe in the image; sampling in the volume"
+    assert found.outcome(found) == "moe in the image; sampling from the volume"
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from images.serve.program import private_files, state
 from tests.fixtures.serve_process import SERVES, Start, finished, free_port
 from tests.fixtures.serving import REPOSITORY
 
@@ -42,7 +44,8 @@ def ask(folder: Path, *requests: dict[str, Any], **variables: str) -> list[Any]:
         "    headers = [(name.encode(), value.encode()) for name, value in request.pop('headers', [])]\n"
         "    scope = {'type': 'http', 'method': 'GET', 'headers': headers, **request}\n"
         "    asyncio.run(FastAPI()(scope, None, send))\n"
-        "    return said[0].get('status') or said[0].get('code') or said[-1]['reached']\n"
+        "    body = [json.loads(message['body']) for message in said if 'body' in message]\n"
+        "    return body or said[0].get('code') or said[-1]['reached']\n"
         "print(json.dumps([ask(request) for request in json.loads(sys.argv[1])]))\n"
     )
     paths = os.pathsep.join([str(HOOK), str(folder)])
@@ -53,8 +56,17 @@ def ask(folder: Path, *requests: dict[str, Any], **variables: str) -> list[Any]:
         text=True,
         check=True,
     )
-    answers: list[Any] = json.loads(done.stdout)
-    return answers
+    return [_checked(answer[0]) if isinstance(answer, list) else answer for answer in json.loads(done.stdout)]
+
+
+def _checked(body: dict[str, Any]) -> Any:
+    """Return the state in an answer of the guard, or a status with its reason, if that has the form of OpenAI's API."""
+    if "state" in body:
+        return body["state"]
+    error = body["error"]
+    assert set(body) == {"error"}
+    assert set(error) == {"message", "type", "param", "code"}
+    return error["code"] if error["code"] == 401 else (error["code"], error["type"], error["message"])
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
@@ -76,11 +88,12 @@ def test_only_a_request_with_the_key_reaches_the_server(tmp_path: Path, kind: st
     assert set(ask(tmp_path, *requests, VLLM_API_KEY="")) == {"/invocations", "/x"}
 
 
-def test_three_paths_and_a_preflight_of_a_browser_need_no_key(tmp_path: Path) -> None:
+def test_four_paths_and_a_preflight_of_a_browser_need_no_key(tmp_path: Path) -> None:
     paths = {
-        "/health": True, "/ping": True, "/metrics": True, "/metrics/": True, "/proxy/health": True,
+        "/health": True, "/ping": True, "/metrics": True, "/metrics/": True, "/proxy/health": True, "/alive": True,
         "/health/": False, "/healthz": False, "/health_generate": False, "/metrics/x": False, "//health": False,
         "/proxyhealth": False, "/proxy": False, "/proxy/proxy/health": False, "/v1/../health": False, "": False,
+        "/alive/": False,
     }  # fmt: skip
     requests = [{"path": path} for path in paths]
     assert ask(tmp_path, *requests) == [path if free else 401 for path, free in paths.items()]
@@ -96,19 +109,57 @@ def test_three_paths_and_a_preflight_of_a_browser_need_no_key(tmp_path: Path) ->
     ]  # fmt: skip
 
 
+@pytest.fixture
+def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], object]:
+    """Leave a note as the companion does."""
+    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
+    return private_files.write
+
+
+Note = Callable[[str, str], object]
+
+
 @pytest.mark.parametrize("key", ["", KEY])
-def test_without_memory_all_but_questions_about_the_server_are_refused(tmp_path: Path, key: str) -> None:
-    paths = ("/v1/completions", "/health", "/metrics")
+def test_without_memory_all_but_questions_about_the_server_are_refused(tmp_path: Path, key: str, note: Note) -> None:
     headers = [("authorization", f"Bearer {key}")]
-    requests = [{"path": path, "headers": headers} for path in paths]
+    requests = [{"path": path, "headers": headers} for path in ("/v1/completions", "/metrics")]
     socket = {"path": "/v1/realtime", "type": "websocket", "headers": headers}
-    short = tmp_path / "short"
-    variables = {"IMAGEFACTORY_SHORT": str(short), "VLLM_API_KEY": key}
-    assert ask(tmp_path, *requests, socket, **variables) == [*paths, "/v1/realtime"]
-    short.write_text("2.9 GB of memory are left.")
-    assert ask(tmp_path, *requests, socket, **variables) == [503, "/health", "/metrics", 1013]
+    variables = {"IMAGEFACTORY_NOTES": str(tmp_path), "VLLM_API_KEY": key}
+    assert ask(tmp_path, *requests, socket, **variables) == ["/v1/completions", "/metrics", "/v1/realtime"]
+    note(state.SHORT, "2.9 GB of memory are left.")
+    refusal = (503, "short", "2.9 GB of memory are left.")
+    assert ask(tmp_path, *requests, socket, **variables) == [refusal, "/metrics", 1013]
     if key:
         assert ask(tmp_path, {"path": "/v1/completions"}, **variables) == [401]
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_health_and_alive_are_told_without_a_key(tmp_path: Path, key: str, note: Note) -> None:
+    own = {"path": "/health", "headers": [("x-imagefactory", "1")]}
+    requests = [{"path": path} for path in ("/health", "/ping", "/proxy/health", "/alive", "/proxy/alive")]
+
+    def told() -> list[Any]:
+        answers = ask(tmp_path, *requests, own, IMAGEFACTORY_NOTES=str(tmp_path), VLLM_API_KEY=key)
+        assert answers.pop() == "/health", "the companion asks for the server's own check"
+        assert answers[0] == answers[2] or answers[0] == "/health"
+        assert answers.pop() == answers[-1]
+        return [answers[0], answers[1], answers[-1]]
+
+    assert told() == ["/health", "/ping", "ready"], "the server's own check decides"
+    for name, reason in (
+        (state.STARTING, "sampling is being compiled"),
+        (state.SHORT, "2.9 GB of memory are left"),
+        (state.HANGING, "the engine is stuck"),
+    ):
+        note(name, reason)
+        assert told() == [(503, name, reason), (503, name, reason), name]
+    state.promise(-1)
+    health, _, alive = told()
+    assert (health[0], health[1], alive) == (503, "unwatched", "unwatched")
+    note(state.COMPANION, json.dumps([os.getpid(), "another", 1e9, 1]))
+    health, _, alive = told()
+    assert health == alive
+    assert health[2].startswith("the program beside the server has ended")
 
 
 def test_a_server_that_cannot_be_guarded_does_not_run(tmp_path: Path) -> None:

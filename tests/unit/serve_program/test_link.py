@@ -16,7 +16,7 @@ import pytest
 
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.image_paths import program_folder
-from images.serve.program import liveness
+from images.serve.program import liveness, state
 from images.serve.program.channel import Link
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.serve_process import SERVES, free_port, stand_in, wait_for, written_image
@@ -141,7 +141,7 @@ def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes:
     worker.says("joined with 127.0.0.1")
     time.sleep(1)
     assert worker.health() == (0, "the head is ready")
-    (head.folder / f"imagefactory-{os.getuid()}" / liveness.NOTE).write_text("the engine is stuck")
+    (head.folder / f"imagefactory-{os.getuid()}" / state.HANGING).write_text("the engine is stuck")
     time.sleep(1)
     assert worker.health() == (1, "the engine is stuck")
 

@@ -1,6 +1,5 @@
 """The companion tells a stuck server from one that works, waits or compiles, and sees the host's memory run out."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from images.serve.program import ahead, liveness, private_files, readings, watch
+from images.serve.program import ahead, liveness, private_files, readings, state, watch
 from images.serve.program.liveness import IDLE, PATIENCE, QUIET, HangDetector
 from images.serve.program.servers.sglang import SERVER as SGLANG
 from images.serve.program.servers.vllm import SERVER as VLLM
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.engines import wait_until
 
 
 def test_a_server_that_does_not_move_while_somebody_waits_is_asked_and_then_stuck() -> None:
@@ -128,11 +126,11 @@ def test_memory_that_runs_out_stops_compilers_then_warns_refuses_and_ends_the_se
     assert left(3.5, 2) == [], "a warning a minute"
     [said] = left(2.9, 3, full=12)
     assert said.endswith("in 12 % of the last 10 s: new requests are refused until 4 GB are left")
-    assert private_files.read(liveness.SHORT).startswith("The server takes no new requests: 2.9 GB of memory are left")
+    assert private_files.read(state.SHORT).startswith("The server takes no new requests: 2.9 GB of memory are left")
     assert (left(2.8, 4), left(3.5, 5)) == ([], []), "still refused"
-    assert private_files.exists(liveness.SHORT)
+    assert private_files.exists(state.SHORT)
     assert left(4.1, 6) == ["[serve] 4.1 GB of memory are left: accepting requests again"]
-    assert not private_files.exists(liveness.SHORT)
+    assert not private_files.exists(state.SHORT)
     assert not ended
     [said] = left(1.9, 7)
     assert said.endswith("ending the server with code 70, before the host freezes")
@@ -169,22 +167,3 @@ def test_a_server_that_ignores_everything_is_ended_with_its_children_and_its_cod
         time.sleep(0.1)
     os.kill(child, signal.SIGKILL)
     pytest.fail("its child goes on")
-
-
-def test_who_breaks_the_promise_to_watch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
-    assert liveness.broken_promise() == ""  # nobody promised, as for a command of the user's own
-    liveness.promise(60)
-    assert liveness.broken_promise() == ""
-    liveness.promise(-5)
-    assert "silent for 5 s longer than it may be" in liveness.broken_promise()
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    until = time.monotonic() + 60
-    private_files.write(liveness.COMPANION, json.dumps([process.pid, liveness._born(process.pid), until]))
-    assert liveness.broken_promise() == ""
-    process.kill()
-    wait_until(lambda: "has ended" in liveness.broken_promise(), 20)  # also while nobody has waited for it
-    process.communicate()
-    assert "has ended" in liveness.broken_promise()
-    private_files.write(liveness.COMPANION, json.dumps([os.getpid(), "1", until]))  # another process has its number
-    assert "has ended" in liveness.broken_promise()

@@ -61,7 +61,7 @@ def test_the_companion_reports_the_steps_of_a_start(start: Start) -> None:
     out, _ = process.communicate(timeout=5)
     assert "unknown" not in line
     assert re.fullmatch(rf"\[serve\] ready: http://localhost:{port}/v1, model \S+, after \d+ s\n", ready)
-    assert re.search(r"checks \d+\.\d, imports .* server .*; ready \d+\.\d; warm-up off$", line)
+    assert re.search(r"checks \d+\.\d, imports .* server .*, warm-up off; ready \d+\.\d$", line)
     assert out == ""  # standard output is vLLM's
 
 

@@ -207,10 +207,10 @@ def test_the_steps_of_a_start_are_read_from_sglangs_log() -> None:
         "34.500 Load weight end",
         "58.500 max_total_num_tokens=",
     ]
-    ends = Moments(began=10.0, became_server=10.5, ready=60.0, warm=62.0)
+    ends = Moments(began=10.0, became_server=10.5, listening=60.0, warm=62.0, ready=62.5)
     assert describe(SERVER.moments(lines, ends), warm_up=True) == (
-        "start in seconds: checks 0.5, imports 12.0, engine 7.5, weights 4.5, graphs 24.0, server 1.5; "
-        "ready 50.0; warm-up 2.0"
+        "start in seconds: checks 0.5, imports 12.0, engine 7.5, weights 4.5, graphs 24.0, server 1.5, "
+        "warm-up 2.0; ready 52.5"
     )
     assert SERVER.choices(lines).attention == ("triton",)
     gemma = ["1.0 Use triton as default attention backend for Gemma4"]

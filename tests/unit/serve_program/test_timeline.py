@@ -5,7 +5,7 @@ import time
 from images.serve.program.servers.vllm import moments as read
 from images.serve.program.timeline import Moments, describe, process_start
 
-ENDS = Moments(began=10.0, became_server=10.5, ready=60.0, warm=62.0)
+ENDS = Moments(began=10.0, became_server=10.5, listening=60.0, warm=62.0, ready=62.5)
 LOG = [
     "15.000 Using TRITON_ATTN attention backend out of potential backends: ['TRITON_ATTN'].",
     "22.500 non-default args: %s",
@@ -17,11 +17,11 @@ LOG = [
 def test_every_step_of_a_start_gets_its_seconds_and_what_vllm_did_not_log_is_unknown() -> None:
     assert describe(read(LOG, ENDS), warm_up=True) == (
         "start in seconds: checks 0.5, imports 12.0, engine 7.5, weights 4.5, compile 9.0, graphs 15.0, "
-        "server 1.5; ready 50.0; warm-up 2.0"
+        "server 1.5, warm-up 2.0; ready 52.5"
     )
     assert describe(read(["", "9 non-default args"], ENDS), warm_up=True) == (
         "start in seconds: checks 0.5, imports unknown, engine unknown, weights unknown, graphs unknown, "
-        "server unknown; ready 50.0; warm-up 2.0"
+        "server unknown, warm-up 2.0; ready 52.5"
     )
     without_loading = describe(read([line for line in LOG if "to load" not in line], ENDS), warm_up=True)
     assert "imports 12.0, engine unknown, weights unknown, compile 9.0, graphs 15.0" in without_loading
@@ -48,8 +48,10 @@ def test_of_several_processes_the_first_to_begin_and_the_last_to_end_count() -> 
 def test_a_start_without_a_known_beginning_or_end_says_so() -> None:
     text = describe(ENDS._replace(began=None, warm=None), warm_up=True)
     assert "checks unknown" in text
-    assert text.endswith("ready unknown; warm-up unknown")
-    assert describe(ENDS, warm_up=False).endswith("warm-up off")
+    assert text.endswith("warm-up unknown; ready unknown")
+    assert describe(ENDS, warm_up=False).endswith("warm-up off; ready 52.5")
+    compiled = describe(ENDS._replace(kernels=61.5), warm_up=True)
+    assert compiled.endswith("kernels 1.5, warm-up 0.5; ready 52.5"), "the warm-up follows what was compiled"
     late = read(["70.000 init engine (profile) took 2.00 s"], ENDS)
     assert "server unknown" in describe(late, warm_up=True)
 

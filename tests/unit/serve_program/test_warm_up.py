@@ -2,33 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from images.serve.program import health, private_files, watch
-from images.serve.program.image import Image
+from images.serve.program import health, readiness
 from tests.fixtures.servers import Answer, Asked, scripted
-from tests.fixtures.serving import start_of
 
 CHAT = "/v1/chat/completions"
-WarmUp = Callable[..., bool]
 
 
-@pytest.fixture
-def warm_up(program_image: Callable[..., Image], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WarmUp:
-    """Warm up a server at an address."""
-    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
-    image = program_image("tiny")
-
-    def run(address: str, rounds: int = 1) -> bool:
-        start = start_of(image, VLLM_API_KEY="key", WARMUP=str(rounds))
-        host, _, port = address.partition(":")
-        return watch._warm_up(watch.Task(start, health.Address(host, int(port)), "", None, None))
-
-    return run
+def warm_up(address: str, rounds: int = 1) -> bool:
+    host, _, port = address.partition(":")
+    return readiness.warm_up(health.Address(host, int(port)), "tiny", "key", rounds)
 
 
 def answered(asked: Asked, models: bytes = b'{"data": [{"max_model_len": 800}]}', *, refuse: str = "nothing") -> Answer:
@@ -40,7 +26,7 @@ def words(body: dict[str, Any]) -> int:
     return len(body["messages"][0]["content"].split())
 
 
-def test_a_round_asks_in_four_ways(warm_up: WarmUp, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_round_asks_in_four_ways(capfd: pytest.CaptureFixture[str]) -> None:
     with scripted(answered) as server:
         assert warm_up(server.address, rounds=2)
         asked = [json.loads(asked.body) for asked in server.log if asked.path == CHAT]
@@ -54,16 +40,14 @@ def test_a_round_asks_in_four_ways(warm_up: WarmUp, capfd: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("models", [b"", b"{}", b'{"data": []}', b'{"data": [{"max_model_len": null}]}', b"[1]"])
-def test_a_server_that_does_not_tell_its_context_gets_a_short_prompt(warm_up: WarmUp, models: bytes) -> None:
+def test_a_server_that_does_not_tell_its_context_gets_a_short_prompt(models: bytes) -> None:
     with scripted(lambda asked: answered(asked, models)) as server:
         assert warm_up(server.address)
         longest = max(words(json.loads(asked.body)) for asked in server.log if asked.path == CHAT)
     assert longest < 10
 
 
-def test_a_refused_request_is_named_and_one_that_goes_away_ends_the_warm_up(
-    warm_up: WarmUp, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_request_is_named_and_one_that_goes_away_ends_the_warm_up(capfd: pytest.CaptureFixture[str]) -> None:
     with scripted(lambda asked: answered(asked, refuse="logprobs")) as server:
         assert warm_up(server.address)
     assert re.search(r"log-probabilities got status 400, long \d+\.\d s, 8 at once", capfd.readouterr().err)
