@@ -61,10 +61,24 @@ def watch(floor: int, current: dict[str, Any]) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             return
         if time.monotonic() - said > EVERY and current["spec"] is not None:
-            said = time.monotonic()
-            done = sum(path.stat().st_mtime >= current["began"] for path in current["spec"].build_dir.glob("*.o"))
-            seconds = time.time() - current["began"]
-            say(f"compiling {current['name']}: {done} of {len(current['spec'].sources)} objects, {seconds:.0f} s")
+            said, seconds = time.monotonic(), time.time() - current["began"]
+            say(f"compiling {current['name']}: {progress(current['spec'])}, {seconds:.0f} s")
+
+
+def finished(folder: Path) -> int:
+    """Count the objects that are finished, in this start or an earlier one, according to ninja's own log.
+
+    It compiles only the others: a compile that was stopped goes on with the next object.
+    """
+    with suppress(OSError):
+        lines = (folder / ".ninja_log").read_text("utf-8", "replace").splitlines()
+        outputs = {Path(words[3]).name for line in lines if len(words := line.split("\t")) > 3}  # noqa: PLR2004
+        return sum(path.name in outputs for path in folder.glob("*.o"))
+    return 0
+
+
+def progress(spec: Any) -> str:  # noqa: ANN401 - of FlashInfer
+    return f"{finished(spec.build_dir)} of {len(spec.sources)} objects"
 
 
 def compile_module(name: str, make: str, current: dict[str, Any]) -> str:
@@ -75,6 +89,8 @@ def compile_module(name: str, make: str, current: dict[str, Any]) -> str:
     spec = getattr(import_module(module), function)()
     began = time.time()
     current.update(name=name, spec=spec, began=began)
+    if finished(spec.build_dir):
+        say(f"compiling {name} goes on: an earlier start left {progress(spec)}")
     spec.jit_library_path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(spec.lock_path, thread_local=False):
         spec.build(verbose=False, need_lock=False)

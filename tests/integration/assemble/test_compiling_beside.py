@@ -101,10 +101,14 @@ def objects(container: Container) -> dict[str, str]:
 def test_sampling_is_compiled_once(start: Start, containers: Containers) -> None:
     volume = containers.caches("sampling")
     first = start(*volume, modules=SAMPLING)
-    wait_for_log(first, "[serve] compiled sampling in", COMPILE_LIMIT)
+    wait_for_log(first, "[serve] the server listens; it is ready once sampling is compiled", 60)
+    health = first.execute(*ENTRYPOINT, "health")
+    assert (health.returncode, health.stdout) == (1, "the server is starting: sampling is being compiled\n")
+    assert "[serve] ready" not in first.log
+    wait_for_log(first, "kernels of FlashInfer: sampling compiled", COMPILE_LIMIT)
     goes_on(first)
     second = start(*volume, modules=SAMPLING)
-    wait_for_log(second, "kernels of FlashInfer: sampling in the volume")
+    wait_for_log(second, "kernels of FlashInfer: sampling from the volume")
     assert "compiling" not in second.log
     goes_on(second)
 
@@ -118,9 +122,11 @@ def test_a_compile_that_was_killed_is_resumed_by_the_next_start(start: Start, co
     [companion] = [pid for pid, _, args in processes(first) if pid != 1 and args.endswith(PROGRAM)]
     first.execute("kill", "-KILL", str(companion))
     wait_until(lambda: not compilers(first), 10, first)
-    goes_on(first)
+    assert "the program beside the server has ended" in first.execute(*ENTRYPOINT, "health").stdout
+    first.stop(10)
     second = start(*volume)
     wait_for_log(second, "[serve] compiled quantization in", COMPILE_LIMIT)
+    assert f"compiling quantization goes on: an earlier start left {len(kept)} of " in second.log
     assert kept.items() <= objects(second).items()
     goes_on(second)
 

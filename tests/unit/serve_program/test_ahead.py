@@ -123,6 +123,21 @@ def test_each_module_is_compiled_and_a_failure_does_not_stop_the_others(tmp_path
     assert "[serve] compiled moe in 0 s" in said
 
 
+def test_objects_of_an_earlier_start_are_counted(tmp_path: Path) -> None:
+    """Only the others are compiled: ninja noted the first, and was killed while the second was written."""
+    folder = tmp_path / "sampling"
+    folder.mkdir()
+    for name in ("a.o", "b.o"):
+        (folder / name).touch()
+        os.utime(folder / name, (0, 0))
+    (folder / ".ninja_log").write_text(
+        f"# ninja log v7\n5\t90\t1\t{folder}/a.o\tc0ffee\n5\t91\t1\t{folder}/gone.o\tc0\n"
+    )
+    _, said = run_script(tmp_path, '"true"').communicate(timeout=60)
+    assert "[serve] compiling sampling goes on: an earlier start left 1 of 2 objects\n" in said
+    assert "[serve] compiled sampling in" in said
+
+
 @pytest.mark.parametrize("how", ["its parent ends", "memory runs short"])
 def test_compilers_end_with_it(tmp_path: Path, how: str) -> None:
     mark = tmp_path / "compiling"
