@@ -36,7 +36,10 @@ NO_CONTENT: Final = "no-content"
 NO_REGISTRY: Final = "no-registry"
 NO_REPOSITORY: Final = "no-repository"
 REGISTRY_OUTAGES: Final = frozenset(
-    ("registry-unreachable", "registry-busy", "credentials-refused", "access-denied", "unsafe-address")
+    (
+        *("registry-unreachable", "registry-busy", "registry-failed"),
+        *("credentials-refused", "access-denied", "unsafe-address"),
+    )
 )
 """What says nothing about the content that was asked for."""
 MOD_NOT_APPLICABLE: Final = "not-applicable"

@@ -214,6 +214,8 @@ def history(project: Project, target: str = "") -> None:
         say(f"{short_digest(digest)} is held back: {since}; only `./inv promote --again` can tag it again")
     if past.vulnerabilities:
         say(f"known vulnerabilities of today's image: {past.vulnerabilities}")
+    for reason in past.left_out:
+        say(reason)
     for tag in past.misplaced_tags:
         say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
 

@@ -1,27 +1,29 @@
 """The dossier of an image: all that is attached to it, from one listing of its referrers.
 
 Records are read when somebody first asks for them, and only once. Whoever may write to a registry can attach anything,
-so there is a bound on what is read, and a record counts for the image that it names, whatever it is attached to.
+so there is a bound on what is read, what is no record is named and left out, and a record counts for the image that it
+names, whatever it is attached to.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from textwrap import shorten
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from imagefactory.errors import REGISTRY_OUTAGES, CheckError, FactoryError, InputError, RegistryError
+from imagefactory.errors import REGISTRY_OUTAGES, FactoryError, InputError, RegistryError, clean
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import Attachment
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.locks.files import first_problem
 from imagefactory.publish.attest import bundles
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle
 from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE, VulnerabilityRecord
@@ -36,6 +38,7 @@ SMOKE_TYPE: Final = "application/vnd.imagefactory.smoke.v1+json"
 ANSWERS_TYPE: Final = "application/vnd.imagefactory.answers.v1+json"
 PANEL_TYPE: Final = "application/vnd.imagefactory.panel.v1+json+gzip"
 SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
+_RECORDS: Final = {SMOKE_TYPE: "smoke record", ANSWERS_TYPE: "answers record", VULNERABILITIES_TYPE: "scan record"}
 _LARGEST: Final = 32 * 1024 * 1024
 """Bytes of one attachment. A bundle holds an SBOM of up to 16 MiB, in base64."""
 _MOST_BYTES: Final = 2 * _LARGEST
@@ -43,9 +46,11 @@ _MOST_BYTES: Final = 2 * _LARGEST
 _MOST: Final = 1000
 """How many attachments of one type are read."""
 
+_LONGEST: Final = 300
+"""Characters of the reason why a record is left out: some of them are its author's."""
 _AHEAD: Final = timedelta(days=1)
 """How far the clock of whoever wrote a record may be ahead."""
-Record = TypeVar("Record")
+Record = TypeVar("Record", bound=BaseModel)
 
 Content = tuple[Digest, bytes | str]
 """An artifact and what it holds; a string is the reason why that cannot be read."""
@@ -59,6 +64,7 @@ class _Seen:
     payloads: dict[Digest, list[Descriptor] | None] = field(default_factory=dict)
     """Artifact -> what its manifest lists; None if the registry does not have it."""
     blobs: dict[Digest, bytes] = field(default_factory=dict)
+    left_out: dict[Digest, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,10 +112,11 @@ class Dossier:
                     self._seen.blobs[descriptor.digest] = payload.content
         return replace(self, subject=subject, added=(*self.added, *added))
 
-    def contents(self, artifact_type: str, media_type: str = "") -> Iterator[Content]:
+    def contents(self, artifact_type: str, media_type: str = "", *, decides: bool = False) -> Iterator[Content]:
         """Iterate over what the artifacts of a type hold, each content once.
 
-        What cannot be read stays without effect: only what is required must be there.
+        What cannot be read stays without effect: only what is required must be there. But if it `decides` about a tag,
+        and the registry sends other bytes than it was asked for, those may be the ones that refuse it.
         """
         read: set[Digest] = set()
         left = _MOST_BYTES
@@ -129,6 +136,8 @@ class Dossier:
                         left -= len(content)
                         yield artifact.digest, content
             except InputError as error:
+                if decides:
+                    raise
                 yield artifact.digest, f"its bytes are not what its name says: {error.why}"
             except RegistryError as error:
                 if error.name in REGISTRY_OUTAGES:
@@ -146,33 +155,39 @@ class Dossier:
             self._seen.blobs[digest] = self.repository.blob(digest, most)
         return self._seen.blobs[digest]
 
-    def _records(self, artifact_type: str) -> Iterator[tuple[str, bytes]]:
-        """Iterate over records that decide about a tag: one that cannot be read may be the one that refuses it."""
-        for artifact, content in self.contents(artifact_type):
-            where = f"{self.repository.reference.name}@{artifact}"
-            if isinstance(content, bytes):
-                yield where, content
-            elif self._seen.payloads.get(artifact, ()) is not None:  # else it was deleted, and the list was not
-                raise self.repository.error("unusable", where, f"About this attachment: {content}.")
-
-    def _parsed(
-        self, artifact_type: str, parse: Callable[[bytes, str], Record], dated: Callable[[Record], datetime]
-    ) -> Iterator[Record]:
-        """Iterate over records that can be read; others never were records: a digest names their bytes.
+    def _records(self, artifact_type: str, kind: type[Record], dated: Callable[[Record], datetime]) -> Iterator[Record]:
+        """Iterate over records that can be read; what cannot never was one: a digest names its bytes.
 
         One from the future would outrank every true one, so it does not count, either.
         """
-        for where, content in self._records(artifact_type):
-            with suppress(ValidationError, CheckError):
-                record = parse(content, where)
-                if dated(record) < datetime.now(UTC) + _AHEAD:
-                    yield record
+        for artifact, content in self.contents(artifact_type, decides=True):
+            if isinstance(content, str):
+                if self._seen.payloads.get(artifact, ()) is None:
+                    continue  # it was deleted, and the list was not
+                why = content
+            else:
+                try:
+                    record = kind.model_validate_json(content)
+                except ValidationError as error:
+                    why = first_problem(error)
+                else:
+                    if dated(record) < datetime.now(UTC) + _AHEAD:
+                        yield record
+                        continue
+                    why = f"it is dated {dated(record):%Y-%m-%d}, which is in the future"
+            why = shorten(clean(why), _LONGEST, placeholder=" ...")
+            self._seen.left_out[artifact] = f"{_RECORDS[artifact_type]}: {artifact} is left out: {why}"
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Why attached records do not count, of those that were read so far."""
+        return tuple(self._seen.left_out.values())
 
     @cached_property
     def smoke_records(self) -> tuple[SmokeRecord, ...]:
         from imagefactory.check.smoke.record import SmokeRecord  # noqa: PLC0415 - few ask for it
 
-        return tuple(SmokeRecord.from_json(content, where=where) for where, content in self._records(SMOKE_TYPE))
+        return tuple(self._records(SMOKE_TYPE, SmokeRecord, lambda record: record.started))
 
     def smoke(self, key: Sha256) -> SmokeRecord | None:
         """Merge the smoke records about an image of a plan; of a level that ran more than once, the last counts."""
@@ -186,7 +201,7 @@ class Dossier:
     def answers_records(self) -> tuple[AnswersRecord, ...]:
         from imagefactory.check.answers.record import AnswersRecord  # noqa: PLC0415 - few ask for it
 
-        return tuple(self._parsed(ANSWERS_TYPE, AnswersRecord.from_json, lambda record: record.started))
+        return tuple(self._records(ANSWERS_TYPE, AnswersRecord, lambda record: record.started))
 
     def answers(self, key: Sha256, *others: AnswersRecord) -> AnswersRecord | None:
         """Return the newest verdict about the answers of a plan's image; a failed attempt does not undo one."""
@@ -219,11 +234,7 @@ class Dossier:
     @cached_property
     def scan(self) -> VulnerabilityRecord | None:
         """The newest record of known vulnerabilities."""
-        records = self._parsed(
-            VULNERABILITIES_TYPE,
-            lambda content, _: VulnerabilityRecord.model_validate_json(content),
-            lambda record: record.scanned,
-        )
+        records = self._records(VULNERABILITIES_TYPE, VulnerabilityRecord, lambda record: record.scanned)
         about = [record for record in records if record.digest == self.image]
         return max(about, key=lambda record: record.scanned, default=None)
 

@@ -15,7 +15,7 @@ from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tag_owners import moving_tags
-from imagefactory.publish.tags import LATEST, names_image, staging_tag
+from imagefactory.publish.tags import LATEST, fixed_tag, names_image, staging_tag
 from imagefactory.store.digests import Digest, Sha256
 
 
@@ -46,6 +46,8 @@ class History:
     misplaced_tags: list[str]
     vulnerabilities: str
     """What is known about those of the image that the tags name; empty if it was not scanned."""
+    left_out: tuple[str, ...]
+    """Why records that are attached to it do not count."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ def read_history(project: Project, repository: Repository, catalog: Catalog, cel
             fix=f"`./inv publish --target {cell}/{cell.machine}` publishes it.",
         )
     current = catalog.current(tags, cell.platform) or lines[-1].image
-    scan_line = Dossier.read(repository, current.digest).scan_line
+    dossier = Dossier.read(repository, current.digest)
+    scan_line = dossier.scan_line
     named = {tag: repository.resolve(tag) for tag in tags}
-    return History(lines, catalog.holds(tags), misplaced_tags(named, catalog, tags), scan_line)
+    return History(lines, catalog.holds(tags), misplaced_tags(named, catalog, tags), scan_line, dossier.left_out)
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
@@ -165,9 +168,13 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
 
 
 def check_tag(
-    project: Project, repository: Repository, cell: Cell, key: Sha256, image: Digest
+    project: Project, repository: Repository, cell: Cell, key: Sha256, image: Digest, *, planned: bool
 ) -> tuple[Literal["ok", "failed", "not checked"], str] | None:
-    """Check that a tag may name an image of a cell, and that the catalog has it there; None without a tag."""
+    """Check that a tag may name an image of a cell, and that the catalog has it there; None without a tag.
+
+    Nobody signs the catalog, and a mirror can serve an older one beside older tags. So a tag that moves is right only
+    if this checkout has `planned` the same image.
+    """
     reference = repository.reference
     tag = reference.tag or ("" if reference.digest else LATEST)
     if not tag:
@@ -181,8 +188,9 @@ def check_tag(
     catalog = read_catalog(repository).catalog
     pointer = catalog.pointer(tag)
     listed = pointer.images.get(cell.platform, "none for it") if pointer else catalog.owners.get(tag)
-    if listed is None:
-        return "not checked", f"the catalog of this repository does not have {tag}"
-    if listed != image:
+    if listed not in (None, image):
         return "failed", f"{tag} was moved: for {cell.platform}, the catalog has {listed}"
-    return "ok", f"{tag}, as the catalog has it"
+    if listed == image and (planned or tag == fixed_tag(cell, key)):
+        return "ok", f"{tag}, as the catalog has it and {'this checkout plans it' if planned else 'its name says'}"
+    unsigned = f"{tag}, as the catalog has it; nobody signs that, and this checkout plans another image than this one"
+    return "not checked", unsigned if listed else f"the catalog of this repository does not have {tag}"

@@ -39,6 +39,8 @@ class Contents:
     packages: Mapping[str, str] | None
     """Versions by kind and name, such as `wheel torch`; None without an SBOM."""
     vulnerabilities: VulnerabilityRecord | None = None
+    left_out: tuple[str, ...] = ()
+    """Why records that are attached to it do not count."""
 
 
 def contents_of_plan(project: Project, plan: Plan, image: Image | None) -> Contents:
@@ -78,6 +80,7 @@ def contents_in_registry(dossier: Dossier) -> Contents:
             layers,
             dict(_listed(parse_json(texts[0]))) if texts else None,
             dossier.scan,
+            dossier.left_out,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(

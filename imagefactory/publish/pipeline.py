@@ -82,6 +82,8 @@ def judge(run: PublishRun, staged: Staged) -> Ready:
 
 def _require_promotable(run: PublishRun, plan: Plan, staged: Staged | None) -> Standing:
     stands = standing(run.gate, plan, run.gate.look_up(plan, staged.dossier if staged else None))
+    for reason in staged.dossier.left_out if staged else ():
+        run.say(f"{plan.target}: {reason}")
     if stands.is_held_back and stands.misplaced:
         # The rollback was interrupted before it moved them all.
         set_tags(run.repository, Manifests(run.repository), run.gate.snapshot, stands.misplaced, ())

@@ -255,6 +255,7 @@ def _entries(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
         fixed = sorted({flaw.id for flaw in (before.vulnerabilities or after.vulnerabilities).found} - remaining)
         listed = f". No longer: {', '.join(fixed)}" if fixed else ""
         yield "Known vulnerabilities", f"{after.vulnerabilities.line}{listed}"
+    yield "Not counted", "; ".join(dict.fromkeys((*before.left_out, *after.left_out)))
     yield "Speed", upgrade.speed
     yield "Answers", upgrade.answers
     yield "Go back", f"`{before.start}` gets the image you have now"

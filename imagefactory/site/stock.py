@@ -237,4 +237,4 @@ def _evidence(dossier: Dossier, image: Published) -> Evidence:
                 problems.append(f"signed statement: {error}")
     with reading("vulnerabilities"):
         scan = dossier.scan
-    return Evidence(smoke, tuple(sorted(statements)), tuple(problems), scan)
+    return Evidence(smoke, tuple(sorted(statements)), (*problems, *dossier.left_out), scan)

@@ -1,10 +1,9 @@
 """What became of an image's answers: a record for its digest, beside the image that users had before."""
 
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from imagefactory.check.answers.comparison import Change, Figures, Verdict, change, figures, judge
 from imagefactory.check.answers.result import AnswersResult
@@ -26,7 +25,7 @@ class AnswersRecord(Document):
     plan_key: Annotated[Sha256, Field(pattern=r"^[0-9a-f]{64}$")]
     target: str
     panel: int  # the version of the panel
-    started: datetime
+    started: AwareDatetime
     machine: BenchMachine | None = None  # None if its answers could not be measured
     verdict: Verdict | Literal["first"]  # `first`: there was no image to compare with
     why: str

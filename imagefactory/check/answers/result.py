@@ -1,10 +1,9 @@
 """What a server makes of the panel: the log-probabilities of fixed tokens, and everything that they are bound to."""
 
-from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 
 from imagefactory.check.bench.result import BenchMachine, BoundTo
 from imagefactory.errors import InputError
@@ -84,7 +83,7 @@ class AnswersResult(Document):
 
     format: Literal[1] = 1
     panel: int  # the version of the panel
-    started: datetime
+    started: AwareDatetime
     bound: BoundTo
     machine: BenchMachine
     chat: tuple[int, ...] = ()  # the tokens of the panel's chat; empty if the server does not say

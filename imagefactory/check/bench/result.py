@@ -5,12 +5,11 @@ failure leaves behind.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from datetime import datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from imagefactory.errors import InputError
 from imagefactory.project.data import DATA
@@ -148,7 +147,7 @@ class BenchResult(Document):
     output: Count  # tokens of each answer; fewer than the profile's if the context of the server is short
     repeats: Count
     tools: dict[str, str]
-    started: datetime
+    started: AwareDatetime
     complete: bool = False
     why: str = ""  # why it is incomplete
     bound: BoundTo

@@ -6,12 +6,11 @@ A level that could not run is recorded as `not-run`, with the reason, and never 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from imagefactory.errors import CheckError, unknown_name
 from imagefactory.project.cells import Cell, all_combinations, reason_excluded
@@ -69,7 +68,7 @@ class LevelResult(Frozen):
     why: str = ""  # why it did not pass: the failed tests, or what prevented the level
     tests: tuple[TestResult, ...] = ()
     seconds: float = 0.0
-    started: datetime | None = None  # when it ran, if that was an earlier run
+    started: AwareDatetime | None = None  # when it ran, if that was an earlier run
     machine: SmokeMachine | None = None  # where it ran, if that was an earlier run
     ran_on: str = ""  # the digest of the image that ran instead, such as the CPU counterpart of a GPU image
 
@@ -111,7 +110,7 @@ class SmokeRecord(Document):
     image: str  # the reference or layout that was tested
     platform: str
     machine: SmokeMachine
-    started: datetime
+    started: AwareDatetime
     levels: dict[Level, LevelResult]
 
     @property

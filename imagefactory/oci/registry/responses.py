@@ -170,7 +170,7 @@ _FAILURES: dict[FailureKind, tuple[str, str, str]] = {
         "Check the registry's address. Somebody may have pushed the content; then its owner has to delete it.",
     ),
     "unusable": (
-        "registry-failed",
+        "unusable-answer",
         "{registry} sent an unusable answer.",
         "Check that the address is that of a container registry; if it is, tell the registry's owner.",
     ),

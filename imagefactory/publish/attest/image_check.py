@@ -159,6 +159,8 @@ class _Check:
         self._show_answers(dossier)
         if dossier.scan_line:
             self._add("known CVEs", "not counted", dossier.scan_line)
+        for reason in dossier.left_out:
+            self._add("attachment", "not counted", reason)
         reference = str(self.repository.reference.at(self.manifest.digest))
         return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit, self.cell)
 
@@ -186,13 +188,13 @@ class _Check:
         self._add("configuration", "ok", f"plan {planned}")
         self.cell = Cell.of_labels(labels, platform)
         self._add("target", "ok", f"{self.cell} for {platform}")
-        key, digest = Sha256(planned), self.manifest.digest
-        if verdict := check_tag(self.project, self.repository, self.cell, key, digest):
-            self._add("tag", *verdict)
         if self.cell in buildable(self.project.matrix) and self.project.is_locked(self.cell):
             with suppress(FactoryError):  # the image's own commit could plan it; the findings say so
                 plan = make_plan(self.project, self.cell)
                 self.plan = plan if plan.key == planned else None
+        image, is_planned = (self.cell, Sha256(planned), self.manifest.digest), self.plan is not None
+        if verdict := check_tag(self.project, self.repository, *image, planned=is_planned):
+            self._add("tag", *verdict)
 
     def _check_signatures(self, attached: Sequence[tuple[Digest, Bundle | str]]) -> dict[str, Statement]:
         """Read the statements about exactly this image that a trusted signer made; explain each in a line."""

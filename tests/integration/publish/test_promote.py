@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
+from imagefactory.ci.night import plan_night
 from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import Payload
+from imagefactory.publish.dossier import ANSWERS_TYPE, SMOKE_TYPE, Dossier
 from imagefactory.publish.standing import Standing, standing
 from imagefactory.publish.tags import fixed_tag, staging_tag
+from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE
 from tests.fixtures.failures import is_failure, raises
 from tests.fixtures.publishing import START, Publisher
 from tests.fixtures.small_factory import CELL, SECOND
@@ -67,6 +72,28 @@ def test_an_image_that_did_not_pass_its_tests_or_the_audit_gets_no_tag(
     publisher.vouch(staged, started=START + timedelta(hours=2))
     monkeypatch.setattr("imagefactory.publish.standing.audit_verdict", lambda *_: ["vllm/_C.abi3.so: no code for 12.1"])
     refused("audit: vllm/_C.abi3.so: no code for 12.1.")
+
+
+def test_an_attachment_that_is_no_record_is_named_and_stops_nothing(publisher: Publisher) -> None:
+    [old] = publisher.publish()
+    staged = publisher.push_tested(1100)
+    types = {SMOKE_TYPE: "smoke", ANSWERS_TYPE: "answers", VULNERABILITIES_TYPE: "scan"}
+    for image in (old, staged.digest):
+        for kind in types:
+            Dossier(publisher.repository, image).attach(referrers.Attachment(kind, [Payload(kind, b"xx")], {}))
+    publisher.factory.edit_matrix("\ndefaults:", "\nvulnerabilities: {ids: [CVE-1]}\ndefaults:")
+    [work] = plan_night(publisher.project, publisher.repository, [CELL]).works
+    assert work.needs == ("promote",)
+    publisher.factory.edit_matrix("\nvulnerabilities: {ids: [CVE-1]}", "")
+    done = publisher.invoke("promote", "--target", "tiny")
+    assert done.returncode == 0, done.stderr
+    for shown in (work.reason, done.stderr):
+        assert all(f"{types[kind]} record: sha256:" in shown for kind in (SMOKE_TYPE, ANSWERS_TYPE))
+    told = publisher.invoke("history", "--target", "tiny")
+    assert (told.returncode, "scan record: sha256:" in told.stderr) == (0, True)
+    told = publisher.invoke("upgrade", "--from", old)
+    assert (told.returncode, told.stdout.count("scan record: sha256:")) == (0, 2)
+    assert publisher.tags()["tiny"] == staged.digest
 
 
 def test_a_tag_that_never_moves_is_never_overwritten(publisher: Publisher) -> None:

@@ -11,9 +11,11 @@ from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.publish.attest.bundles import MEDIA_TYPE
+from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import canonical_json, digest_of
 from tests.fixtures.inv import Inv, check_failure
 from tests.fixtures.local_sigstore import Job, JobSigner, LocalSigstore
+from tests.fixtures.publishing import Publisher
 from tests.fixtures.signed_image import SignedImage
 
 NIGHTLY = Job()
@@ -114,3 +116,24 @@ def test_an_image_is_explained_line_by_line_and_fails_unless_it_is_good(
     # The key that signed_image signs with is not in the checkout, so its three statements never count.
     lines = re.findall(r"^  statement +(ok|not counted) +\w+ sha256:", done.stderr, re.MULTILINE)
     assert len(lines) == (6 if case.job else 3)
+
+
+def test_a_mirror_that_serves_older_tags_and_their_catalog_is_not_called_right(publisher: Publisher) -> None:
+    repository = publisher.repository
+
+    def check(tag: str, *options: str) -> tuple[int, str]:
+        done = publisher.invoke("verify", "--image", f"{repository.reference.name}:{tag}", *options)
+        [line] = re.findall(r"^  tag +(.*)", done.stderr, re.MULTILINE)
+        return done.returncode, " ".join(line.split())
+
+    publisher.publish_changed(1000)
+    before = {tag: repository.require_manifest(tag) for tag in ("tiny", CATALOG)}
+    publisher.publish_changed(1100)
+    assert check("tiny") == (0, "ok tiny, as the catalog has it and this checkout plans it")
+    for tag, manifest in before.items():
+        repository.put_manifest(manifest.body, manifest.media_type, tag)
+    code, line = check("tiny")
+    assert (code, "not checked tiny, as the catalog has it; nobody signs that" in line) == (0, True)
+    assert check("tiny", "--strict") == (11, line)
+    [fixed] = [image.tag for image in publisher.catalog.images]
+    assert check(fixed) == (0, f"ok {fixed}, as the catalog has it and its name says")

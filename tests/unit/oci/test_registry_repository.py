@@ -80,7 +80,7 @@ UNUSABLE: dict[Use, list[Answer]] = {
 
 @pytest.mark.parametrize(("use", "answer"), [(use, answer) for use, answers in UNUSABLE.items() for answer in answers])
 def test_unusable_answer_is_refused(use: Use, answer: Answer) -> None:
-    with scripted(lambda _: answer) as server, raises("registry-failed", match="unusable answer"):
+    with scripted(lambda _: answer) as server, raises("unusable-answer"):
         use(opened(server))
 
 

@@ -151,7 +151,7 @@ def test_what_is_no_image_of_the_factory_is_refused(
     unfit: list[object] = [{}, [], {"os": "linux", "architecture": MACHINE, "rootfs": {"diff_ids": []}}]
     for config in unfit:
         described = {**manifest["config"], "digest": registry.put(config)}
-        with raises("registry-failed", match="configuration cannot be used"):
+        with raises("unusable-answer", match="configuration cannot be used"):
             subject_of_image(project, f"{where}@{registry.put({**manifest, 'config': described})}")
     registry.content[built.image.config_digest[7:]] += b" "
     with raises("wrong-digest"):
