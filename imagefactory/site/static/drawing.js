@@ -83,19 +83,25 @@
     return machine && left ? { ...machine, free: Math.min(Math.max(1, left * 1e9), machine.total) } : machine;
   }
 
-  /** Keep a form's answers in the address, and draw when either changes. */
+  /** Keep a form's answers in the address, and draw when either changes; a link sets fields of the form, and no more. */
   function bind(form, draw) {
     const fields = form.elements;
+    const linked = new Set(); // what a link chose, and the visitor did not change since
     function read() {
       for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
         const field = fields.namedItem(name);
         if (field?.type === "checkbox") field.checked = value === "on";
         else if (field?.tagName === "INPUT" || [...(field?.options ?? [])].some((option) => option.value === value)) field.value = value;
+        else continue;
+        linked.add(name);
       }
-      draw(fields);
+      draw(fields, linked);
     }
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("input", () => draw(fields));
+    form.addEventListener("input", ({ target }) => {
+      linked.delete(target.name);
+      draw(fields, linked);
+    });
     form.addEventListener("change", () => {
       const answers = [...new FormData(form)].filter(([, value]) => value);
       history.replaceState(null, "", `#${new URLSearchParams(answers)}`);

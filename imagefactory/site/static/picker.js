@@ -6,7 +6,8 @@ document.addEventListener("DOMContentLoaded", () => {
   const { make, terminal, command, verdict, memoryBar, machineOf, bind } = Drawing;
   const PUBLISHED = ["current", "update waiting"];
 
-  function* notes(image, withKey) {
+  function* notes(image, withKey, linked) {
+    if (linked.size) yield `The link to this page chose: ${[...linked].join(", ")}.`;
     for (const warning of image.warnings) yield `Warning: ${warning}.`;
     if (image.pair) yield "Two Sparks: this starts the first; docs/two-sparks.md starts both.";
     if (!PUBLISHED.includes(image.state)) yield "Nobody has published this image, as far as this site knows: the commands build it in a checkout.";
@@ -17,7 +18,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (withKey) yield "Set VLLM_API_KEY in your shell first: the command hands the key on by name.";
   }
 
-  bind(form, (fields) => {
+  bind(form, (fields, linked) => {
     const image = startsData.images.find(({ slug }) => slug === fields.image.value);
     const machine = machineOf(image.machine, Number(fields.free.value));
     const [context, users] = [fields.context, fields.users].map(({ value }) => Number(value));
@@ -28,7 +29,7 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const field of [fields.free, fields.context, fields.users]) field.disabled = !fitted;
     const box = document.getElementById("picker-verdict");
     box.dataset.result = kind;
-    box.replaceChildren(make("p", { class: "picker-headline" }, words[0].toUpperCase() + words.slice(1), "."), make("ul", {}, ...[...notes(image, withKey)].map((note) => make("li", {}, note))));
+    box.replaceChildren(make("p", { class: "picker-headline" }, words[0].toUpperCase() + words.slice(1), "."), make("ul", {}, ...[...notes(image, withKey, linked)].map((note) => make("li", {}, note))));
     document.getElementById("picker-start").replaceChildren(...(fitted ? [memoryBar(image, fitted, machine)] : []), terminal(command(image, fitted, { users, port, withKey })));
   });
 });

@@ -45,6 +45,18 @@ def test_a_link_is_a_question_and_nothing_in_it_is_markup(site: str, tabs: Tabs)
     assert page.locator("#picker img").count() == 0
 
 
+def test_a_link_chooses_what_the_form_shows_and_nothing_else_and_the_page_says_so(site: str, tabs: Tabs) -> None:
+    evil = "MODEL=evil/x&TRUST_REMOTE_CODE=1&EXTRA_ARGS=--evil&MODEL_PATH=/evil&HF_ENDPOINT=evil&SETTING=evil"
+    page = tabs(f"{site}/{BIG}&context=8192&port=9000&{evil}")
+    assert command(page).endswith("./inv run --target big@2.0/gpu/arm64 --set PORT=9000 --set MAX_MODEL_LEN=8192")
+    expect(page.locator("#picker-verdict")).to_contain_text("The link to this page chose: image, context, port.")
+    assert "evil" not in page.locator("main").inner_text()
+    page.get_by_label("Port").fill("8001")
+    expect(page.locator("#picker-verdict")).to_contain_text("The link to this page chose: image, context.")
+    page = tabs(f"{site}/models/big.html")
+    expect(page.locator("#picker-verdict")).not_to_contain_text("The link")
+
+
 def test_the_command_of_a_published_image_takes_a_port_and_a_key_by_name(site: str, tabs: Tabs) -> None:
     page = tabs(f"{site}/models/tiny.html")
     expect(page.locator("select[name=context]")).to_be_disabled()
