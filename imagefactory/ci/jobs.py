@@ -67,8 +67,6 @@ class Compile:
     arch: str
     platform: str
     reason: str
-    source: str
-    """Identifies what is compiled: a job continues what another one with the same sources began."""
 
 
 @dataclass(frozen=True)

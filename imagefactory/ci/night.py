@@ -7,7 +7,6 @@ interrupted, or had more to do than fits into one run.
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
-from uuid import uuid4
 
 from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.layer_records import remember
@@ -15,7 +14,6 @@ from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import has_gpu, required_levels, serving_elsewhere
 from imagefactory.ci.jobs import Compile, Need, Night, Trouble, Work
 from imagefactory.ci.waiting import Wheelhouse
-from imagefactory.compile.settings import FILE
 from imagefactory.compile.source_tree import head_of
 from imagefactory.errors import FactoryError, NetworkError, RegistryError
 from imagefactory.lock.making import make_locks
@@ -38,7 +36,6 @@ from imagefactory.publish.history import change_of
 from imagefactory.publish.staging import require_record
 from imagefactory.publish.standing import Gate, standing
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, staging_tag
-from imagefactory.store.digests import checksum, file_sha256
 from imagefactory.store.progress import Say
 
 
@@ -125,10 +122,12 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
     why = reason(gate.snapshot.catalog.current(stands.tags.moving, plan.platform), plan)
     staged = gate.resolve(staging_tag(plan.key))
     if staged == recorded.digest:
-        stands = standing(gate, plan, gate.look_up(plan, Dossier(gate.repository, staged)))
+        dossier = Dossier(gate.repository, staged)
+        stands = standing(gate, plan, gate.look_up(plan, dossier))
         untested = "tests" in stands.needs
         needs = (*tested, "promote") if untested else ("promote",)
         why += f"; {'pushed, but not tested yet' if untested else 'tested, but not promoted yet'}"
+        why = "; ".join([why, *dossier.left_out])
     elif staged is not None:
         why += "; another image is in its place"
     if stands.taking:  # the image is published as it is
@@ -205,20 +204,12 @@ def find_compiles(project: Project, repository: Repository | None, cells: Iterab
                 what = "flashinfer" if name.startswith("flashinfer") else name
                 job = what, cell.version, cell.arch, cell.platform
                 if job not in jobs:
-                    jobs[job] = Compile(*job, why, _source(project, cell, commits.get(cell.version)))
+                    jobs[job] = Compile(*job, why)
             else:
                 chosen.append(wheel)
         if len(chosen) == len(names) and not {(wheel.key, wheel.sha256) for wheel in chosen} <= in_lock:
             unlocked[cell] = tuple(wheel.key for wheel in chosen)
     return Compiles(list(jobs.values()), unlocked)
-
-
-def _source(project: Project, cell: Cell, commit: str | None) -> str:
-    """Hash what is compiled for a cell; a branch whose commit is unknown is like no other."""
-    version = project.matrix.versions[cell.version]
-    at = f"{version.git}@{commit or uuid4()}" if version.git else str(version.version)
-    pins = project.root / FILE
-    return checksum([at, mods_of_sources(project, cell), file_sha256(pins) if pins.exists() else ""])[:16]
 
 
 def lock_compiled(project: Project, wheels: Mapping[Cell, tuple[str, ...]], watch: Watcher, say: Say) -> dict[str, str]:
