@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors import EngineError, FactoryError, NetworkError, UsageError
+from imagefactory.pair.containers import find
 from imagefactory.pair.machines import There, check, failed, reach
+from tests.fixtures.failures import raises
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,26 @@ def test_a_killed_program_leaves_no_connection(tmp_path: Path, monkeypatch: pyte
     assert f"ControlPath={tmp_path}/.ssh/pair-{os.getpid()} " in asked
     assert {path.name for path in tmp_path.iterdir()} == {"ssh", "asked", ".ssh"}
     assert list((tmp_path / ".ssh").iterdir()) == []
+
+
+DOCKER = """\
+#!/bin/sh
+case "$*" in
+ps*) printf '%s\\n' "innocent evil@attacker.example" "spark-pair spark2";;
+"container inspect"*) for word; do :; done; echo "image-of-$word";;
+*image-of-innocent) echo '{"imagefactory.pair": "evil@attacker.example"}';;
+*) echo null;;
+esac
+"""
+
+
+def test_a_label_that_an_image_brought_along_makes_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert find() == ("spark-pair", "spark2")
+    with raises("no-pair"):
+        find("evil@attacker.example")
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch /tmp/x", "a b", ""])

@@ -44,6 +44,7 @@ CASES = {
     "image too large": Case("disk-short", need=replace(NEED, image=1000 * GB)),
     "weights too large": Case("disk-short", need=replace(NEED, weights=1000 * GB)),
     "both with room": Case(need=replace(NEED, image=40 * GB, weights=400 * GB)),
+    "disks unread": Case(disks={}, need=replace(NEED, image=40 * GB, weights=400 * GB)),
     "no rsync": Case("no-rsync", need=replace(NEED, weights=0), rsync=False),
     "no rsync, and nothing to copy": Case(rsync=False),
     "drivers": Case("drivers-differ", driver="595.84"),

@@ -48,6 +48,12 @@ def test_model_that_drafts_by_itself_keeps_its_cache_type_and_a_users_flag_wins(
     assert speculative(command) == {"model": "nvidia/Qwen3.6-35B-A3B-NVFP4", **drafting}
 
 
+def test_a_users_drafter_is_handed_on_however_deep_its_text_nests(real_image: Images) -> None:
+    deep = '{"a":' * 3000
+    command = real_image("qwen3.8-27b-nvfp4").command({"EXTRA_ARGS": f"--speculative-config '{deep}'"})
+    assert [flag(command, "--speculative-config"), command.count("--speculative-config")] == [deep, 1]
+
+
 def test_drafter_keeps_the_keys_of_the_matrix_and_gets_a_cache_of_its_own(real_image: Images) -> None:
     config = speculative(real_image("qwen3.8-27b-nvfp4").command())
     assert (config["method"], config["kv_cache_dtype"]) == ("dflash", "auto")
