@@ -19,7 +19,8 @@ ATTEMPT = 5.0
 LONGEST = 100_000
 STARTING = "starting"
 _NONCE = re.compile(rb"[0-9a-f]{32}")
-_FOREIGN = "does not know the secret of this pair"
+_FOREIGN = "does not know this node's secret (PAIR_SECRET_FILE)"
+NO_MESSAGE = "sent what is no message of a node"
 
 
 class Link:
@@ -32,12 +33,15 @@ class Link:
         self._sent = self._received = 0
         self.other = str(connection.getpeername()[0])
         self.state = STARTING
-        self.greeting: dict[str, Any] | None = None
-        """The first message, if it has been read."""
         self.compiles = False
         """Whether the other node waits for a compiler, and this one for it."""
         connection.settimeout(ATTEMPT)
         connection.sendall(self._nonce + b"\n")
+
+    @property
+    def proved(self) -> bool:
+        """Whether the other side knows the secret."""
+        return self._received > 0
 
     def send(self, message: Mapping[str, Any]) -> None:
         self._wait_for_key()
@@ -100,10 +104,10 @@ class Link:
         self._rest = rest
         try:
             message = json.loads(body)
-        except RecursionError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise ValueError("no message of a node")  # noqa: TRY004 - what was sent, not how it is called
+            raise ValueError(NO_MESSAGE)  # noqa: TRY004 - what was sent, not how it is called
         return message
 
     def _signature(self, rank: int, number: int, body: bytes) -> bytes:

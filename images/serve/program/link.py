@@ -11,15 +11,16 @@ import os
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from hashlib import sha256
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 from . import keys, liveness, network, private_files, state
-from .channel import ATTEMPT, STARTING, Link
+from .channel import ATTEMPT, NO_MESSAGE, STARTING, Link
 from .errors import StartError
 from .findings import Start
 from .pair import HEAD, Node
@@ -30,8 +31,10 @@ BEAT, SILENCE = 2.0, 20.0
 SAY_EVERY, ANSWER, PATIENCE = 60.0, 15.0, 3.0
 """Seconds between sentences of one that waits, for an answer, and for a stranger to prove that it is the other node."""
 PORTS = range(1, 65536)
-MOST = 64
-"""Connections that may be unproved at the same time."""
+MOST, EACH, QUEUE = 64, 8, 1024
+"""Connections that may be unproved at the same time: of all machines, of each, and those not accepted yet."""
+SENTENCES, WITHIN, LONGEST = 20, 600.0, 1000
+"""A stranger does not fill the log: sentences of one that waits in so many seconds, and characters of a reason."""
 READY, PARTED = "ready", "parted"
 NOTE = "pair"
 """The file with the health of a node that waits, or that has no API."""
@@ -49,16 +52,17 @@ OWN = (
 def meet(node: Node, start: Start, limit: float | None = None) -> Link:
     """Wait for the other node, however long unless there is a limit, and agree with it."""
     secret = keys.pair_secret(start.settings.text(keys.PAIR_FILE))
-    own, began, said, before = _described(node, start), time.monotonic(), -SAY_EVERY, ""
-    arrivals = _Arrivals(node, secret)
-    with arrivals.listener:
+    own, began, before = _described(node, start), time.monotonic(), ""
+    said = deque([-WITHIN], SENTENCES)
+    arrivals = _Arrivals(node, secret) if node.rank == HEAD else None
+    with arrivals.listener if arrivals else nullcontext():
         while True:
             link, reason = None, ""
             try:
-                link = arrivals.next() if node.rank == HEAD else Link(_connected(node), node.rank, secret)
+                link = arrivals.next() if arrivals else Link(_connected(node), node.rank, secret)
                 _agree(link, node, own)
             except (OSError, ValueError) as error:
-                reason = _reason(node, error, link or arrivals.refused)
+                reason = (not link and arrivals and arrivals.refused) or _reason(node, error, link)
             except StartError as error:
                 # Only who knows the secret may end this node.
                 if node.rank == HEAD and not secret:
@@ -70,31 +74,32 @@ def meet(node: Node, start: Start, limit: float | None = None) -> Link:
                 say(f"joined with {link.other} over {node.interface.name}")
                 return link
             link.close() if link else None
-            text = f"node {node.rank} waits for {_whom(node)}: {reason}"
+            text = f"node {node.rank} waits for {_whom(node)}: {reason[:LONGEST]}"
             now = time.monotonic()
             if limit is not None and now - began > limit:
                 remedy = "Start both nodes at the same time; then follow the reason."
                 raise StartError("pair", f"{text}.", remedy=remedy)
             note(f"{STARTING}: {text}", well=False)
-            if reason != before or now - said >= SAY_EVERY:
-                said, before = now, reason
+            fresh = reason != before or now - said[-1] >= SAY_EVERY
+            if fresh and (len(said) < SENTENCES or now - said[0] >= WITHIN):
+                said.append(now)
+                before = reason
                 say(text)
             time.sleep(0 if node.rank == HEAD else 1)
 
 
 class _Arrivals:
-    """Who connects to this node: all are heard at once, so that a stranger costs the other node no time.
-
-    The worker listens, too, only so that the head can try whether it gets through.
-    """
+    """Who connects to the head: all are heard at once, so that a stranger costs the other node no time."""
 
     def __init__(self, node: Node, secret: str) -> None:
         self._node, self._secret = node, secret
         self._strangers: dict[Link, float] = {}
-        """Until when each may prove that it is the other node."""
-        self.refused: Link | None = None
+        """Until when each may prove that it is the other node; the oldest comes first."""
+        self.refused = ""
+        """What was wrong with the last of them."""
         try:
-            self.listener = socket.create_server(node.link if node.rank == HEAD else (node.address, 0))
+            self.listener = socket.create_server(node.link, backlog=QUEUE)
+            self.listener.settimeout(0)  # who was there may be gone
             _bind(self.listener, node)
         except OSError as error:
             what = f"{node.address} cannot be listened on: {os.strerror(error.errno or 0)}."
@@ -103,37 +108,42 @@ class _Arrivals:
             raise StartError("pair", what, *setting, remedy=remedy) from None
 
     def next(self) -> Link:
-        """Return the first connection that knows the secret, with its greeting; raise TimeoutError after a while."""
-        self.refused, until = None, time.monotonic() + ATTEMPT
+        """Return the first connection that proves to know the secret; raise TimeoutError after a while."""
+        self.refused, until = "", time.monotonic() + ATTEMPT
         while (now := time.monotonic()) < until:
             for link in [link for link, end in self._strangers.items() if end < now]:
-                self._refuse(link)
+                self._refuse(link, TimeoutError())
             sockets = {link.connection: link for link in self._strangers}
-            for ready in select.select([self.listener, *sockets], [], [], 0.2)[0]:
+            for ready in select.select([*sockets, self.listener], [], [], 0.2)[0]:
                 if ready is self.listener:
                     self._accept()
                     continue
                 link = sockets[ready]
                 try:
-                    link.greeting = link.arrived()
-                except (OSError, ValueError):
-                    self._refuse(link)
+                    proved = link.arrived() is not None
+                except (OSError, ValueError) as error:
+                    self._refuse(link, error)
                     continue
-                if link.greeting:
+                if proved:
                     del self._strangers[link]
                     return link
         raise TimeoutError
 
     def _accept(self) -> None:
+        """Accept who waits, but few of each machine: whoever comes often takes no place from the other node."""
         with suppress(OSError):
-            connection, (address, _) = self.listener.accept()
-            if IPv4Address(address) not in self._node.interface.address.network or len(self._strangers) >= MOST:
-                connection.close()
-                return
-            self._strangers[Link(connection, HEAD, self._secret)] = time.monotonic() + PATIENCE
+            for _ in range(MOST):
+                connection, (address, _port) = self.listener.accept()
+                same = sum(link.other == address for link in self._strangers)
+                if IPv4Address(address) not in self._node.interface.address.network or same >= EACH:
+                    connection.close()
+                    continue
+                if len(self._strangers) >= MOST:
+                    self._refuse(next(iter(self._strangers)), TimeoutError())
+                self._strangers[Link(connection, HEAD, self._secret)] = time.monotonic() + PATIENCE
 
-    def _refuse(self, link: Link) -> None:
-        self.refused = link
+    def _refuse(self, link: Link, error: Exception) -> None:
+        self.refused = _reason(self._node, error, link)
         del self._strangers[link]
         link.close()
 
@@ -160,12 +170,16 @@ def _connected(node: Node) -> socket.socket:
 def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
     """Compare both nodes, and see that each gets through to any port of the other, as servers need."""
     with socket.create_server((node.address, 0)) as probe:
-        # The head answers only after the other node's greeting, which has proved that it knows the secret.
+        # Each describes itself only to one that has proved to know the secret: the worker has, with an empty message.
+        if node.rank != HEAD:
+            link.send({})
+            other = link.receive(ANSWER)
         link.send({**own, "clock": time.time(), "port": probe.getsockname()[1]})
-        other = link.greeting or link.receive(ANSWER)
+        if node.rank == HEAD:
+            other = link.receive(ANSWER)
         clock, port = other.get("clock"), other.get("port")
         if not (isinstance(clock, float) and math.isfinite(clock) and isinstance(port, int) and port in PORTS):
-            raise ValueError("no message of a node")
+            raise ValueError(NO_MESSAGE)
         differences = _differences(own, other, clock)
         if differences:
             what = f"The two nodes differ (here / on {link.other}): {'; '.join(differences)}."
@@ -174,7 +188,7 @@ def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
             raise StartError("nodes-differ", what, remedy=remedy)
         failure = _unreachable(node, link.other, port)
         link.send({"failure": failure})
-        failure = failure or str(link.receive(ANSWER).get("failure", ""))
+        failure = failure or _printable(link.receive(ANSWER).get("failure", ""), LONGEST)
     if failure:
         remedy = "Allow all traffic on the cable in the firewalls of both, as `sudo ufw allow in on CABLE` does."
         raise StartError("pair", f"{failure}.", "HEAD_ADDRESS", node.head, remedy=remedy)
@@ -218,9 +232,12 @@ def _digest(texts: Iterable[str]) -> str:
 
 
 def _shown(value: object) -> str:
+    return "none" if value in (None, "", []) else _printable(value)
+
+
+def _printable(value: object, most: int = 200) -> str:
     # Without a secret, anybody on the cable may have sent it.
-    text = "none" if value in (None, "", []) else str(value)
-    return "".join(character if character.isprintable() else "?" for character in text[:200])
+    return "".join(character if character.isprintable() else "?" for character in str(value)[:most])
 
 
 def _unreachable(node: Node, other: str, port: int) -> str:
@@ -244,9 +261,15 @@ def _reason(node: Node, error: Exception, link: Link | None) -> str:
     if not network.has_carrier(node.interface.name):
         return f"{node.interface.name} has no carrier; the cable is out, or the other machine is off"
     if link is not None:
-        what = str(error) if isinstance(error, ValueError) else f"disconnected ({error})"
-        what = what if str(error) else "did not prove that it is the other node"
-        return f"{link.other} connected but {what}"
+        if isinstance(error, ValueError):
+            what = str(error)
+        elif link.proved:
+            what = f"disconnected ({error})"
+        elif node.rank == HEAD:
+            what = "did not prove that it is the other node"
+        else:
+            what = f"does not accept this node; does {keys.PAIR_FILE} name the same secret on both?"
+        return f"{link.other} {'connected' if node.rank == HEAD else 'answered'} but {what}"
     if node.rank == HEAD:
         return "it has not started yet, or cannot reach this machine"
     if isinstance(error, ConnectionRefusedError):

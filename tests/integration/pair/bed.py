@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,11 +71,11 @@ Host *
 """
 
 
-def bed_missing() -> str | None:
+def bed_missing(programs: Sequence[str] = PROGRAMS) -> str | None:
     """Return why there can be no test bed on this machine."""
     if os.geteuid():
-        return "two network namespaces need root"
-    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
+        return "network namespaces need root"
+    if missing := [name for name in programs if shutil.which(name) is None]:
         return f"no {', '.join(missing)}; Debian: iproute2, iptables, openssh-server, openssh-client, rsync, docker.io"
     tried = subprocess.run(_unshare("true"), capture_output=True, text=True, check=False)
     return f"no namespaces: {tried.stderr.strip()}" if tried.returncode else None
@@ -295,6 +295,6 @@ def two_sparks(folder: Path, head_image: str = "", worker_image: str = "") -> It
         bed.stop()
 
 
-def need_bed() -> None:
-    if reason := bed_missing():
+def need_bed(programs: Sequence[str] = PROGRAMS) -> None:
+    if reason := bed_missing(programs):
         pytest.skip(reason)

@@ -5,129 +5,32 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from imagefactory.launch.preview import Preview
-from imagefactory.plan.serve.image_paths import program_folder
 from images.serve.program import liveness, state
 from images.serve.program.channel import Link
-from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.serve_process import SERVES, free_port, stand_in, wait_for, written_image
+from tests.fixtures.nodes import SECRET, Node, Nodes, end, two_nodes
+from tests.fixtures.serve_process import free_port, stand_in
 
-NODE_PROGRAM = REPOSITORY / "tests" / "fixtures" / "node_program.py"
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
-SECRET = "0123456789abcdef-of-both"  # noqa: S105
-SERVER = f"""#!{sys.executable}
-import os, sys, time
-open(os.environ["RECORD"], "w").write(str(os.getpid()))
-if "--headless" in sys.argv:
-    time.sleep(100)
-{SERVES % 200}
-"""
-
-
-class Node:
-    """One of two nodes."""
-
-    def __init__(self, rank: int, folder: Path, environment: dict[str, str]) -> None:
-        self.rank, self.folder, self.environment = rank, folder, environment
-        self.process: subprocess.Popen[bytes] | None = None
-        folder.mkdir()
-
-    def start(self, changes: dict[str, Any] | None = None, *arguments: str, **variables: str) -> Self:
-        self.process = self._run(self.folder / "log", list(arguments), changes or {}, variables)
-        return self
-
-    def _run(
-        self, log: Path, arguments: list[str], changes: dict[str, Any], variables: dict[str, str]
-    ) -> subprocess.Popen[bytes]:
-        told = json.dumps(
-            {"program": str(program_folder(REPOSITORY)), "venv": str(self.folder.parent / "venv"), **changes}
-        )
-        (self.folder / "record").unlink(missing_ok=True)
-        with log.open("wb") as output:
-            return subprocess.Popen(
-                [sys.executable, "-B", str(NODE_PROGRAM), str(self.folder), told, *arguments],
-                env=self.environment | variables,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    @property
-    def log(self) -> str:
-        return (self.folder / "log").read_text()
-
-    def says(self, words: str, seconds: float = 20) -> Self:
-        until = time.monotonic() + seconds
-        while words not in self.log:
-            assert time.monotonic() < until, self.log
-            assert self.process
-            time.sleep(0.05)
-        return self
-
-    def ends(self, seconds: float = 20) -> int:
-        assert self.process
-        return self.process.wait(seconds)
-
-    def health(self) -> tuple[int, str]:
-        asked = self._run(self.folder / "health", ["health"], {}, {})
-        return asked.wait(20), (self.folder / "health").read_text().strip()
-
-    @property
-    def server(self) -> int:
-        wait_for(self.folder / "record")
-        return int((self.folder / "record").read_text())
-
-    @property
-    def companion(self) -> int:
-        (found,) = Path(f"/proc/{self.server}/task/{self.server}/children").read_text().split()
-        return int(found)
-
-    def kill(self) -> None:
-        if self.process and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-
-Nodes = tuple[Node, Node]
 
 
 @pytest.fixture
 def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Nodes]:
-    common = written_image(served_image("tiny", model=str(tmp_path / "model")), tmp_path)
-    stand_in(tmp_path / "vllm", SERVER)
-    port, made = free_port(), []
-    (tmp_path / "secret").write_text(SECRET)
-    for rank, address in enumerate(ADDRESSES):
+    made = two_nodes(served_image("tiny", model=str(tmp_path / "model")), tmp_path, ADDRESSES[0], free_port())
+    for node, address in zip(made, ADDRESSES, strict=True):
         network = {"interfaces": [["lo", f"{address}/8", 9000]]}
-        (tmp_path / f"readings{rank}").write_text(json.dumps({"network": network}))
-        own = {
-            "NODES": "2",
-            "NODE_RANK": str(rank),
-            "HEAD_ADDRESS": ADDRESSES[0],
-            "HEAD_PORT": str(port),
-            "PAIR_SECRET_FILE": str(tmp_path / "secret"),
-            "FACTORY_READINGS": str(tmp_path / f"readings{rank}"),
-            "RECORD": str(tmp_path / str(rank) / "record"),
-            "PORT": str(free_port()),
-        }
-        made.append(Node(rank, tmp_path / str(rank), common | own))
-    yield made[0], made[1]
-    for node in made:
-        node.kill()
-    # A node that has just joined may still start what is in no record.
-    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if os.fsencode(tmp_path) in arguments.read_bytes():
-                os.kill(int(arguments.parent.name), signal.SIGKILL)
+        readings = tmp_path / f"readings{node.rank}"
+        readings.write_text(json.dumps({"network": network}))
+        node.environment["FACTORY_READINGS"] = str(readings)
+    yield made
+    end(made)
 
 
 def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes: Nodes) -> None:
@@ -234,6 +137,17 @@ def test_who_waits_says_so_again(nodes: Nodes) -> None:
     head.says("joined")
 
 
+def connected(address: tuple[str, int]) -> socket.socket:
+    """Connect to a node that has begun to start."""
+    until = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_connection(address, 5)
+        except ConnectionRefusedError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
 def wire(node: Node) -> tuple[str, int]:
     return ADDRESSES[0], int(node.environment["HEAD_PORT"]) + 1
 
@@ -315,14 +229,44 @@ def test_without_a_secret_nobody_on_the_cable_ends_the_head(nodes: Nodes) -> Non
     worker.start().says("joined")
 
 
-def test_another_secret_is_said(nodes: Nodes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("theirs", [("of the head", "of the worker"), ("", "of the worker"), ("of the head", "")])
+def test_secrets_that_differ_are_said_by_both(nodes: Nodes, tmp_path: Path, theirs: tuple[str, str]) -> None:
+    for node, words in zip(nodes, theirs, strict=True):
+        path = tmp_path / f"secret{node.rank}"
+        path.write_text(words.replace(" ", "-") * 3)
+        node.start(PAIR_SECRET_FILE=str(path) if words else "")
     head, worker = nodes
-    (tmp_path / "other").write_text("another-secret-of-both")
-    head.start()
-    worker.start(PAIR_SECRET_FILE=str(tmp_path / "other"))
-    head.says("127.0.0.2 connected but did not prove that it is the other node")
-    assert worker.process
-    assert worker.process.poll() is None
+    head.says("127.0.0.2 connected but does not know this node's secret (PAIR_SECRET_FILE)")
+    worker.says("127.0.0.1 answered but does not accept this node; does PAIR_SECRET_FILE name the same secret on both?")
+    assert [node.process and node.process.poll() for node in nodes] == [None, None]
+
+
+def test_the_worker_describes_itself_only_to_who_knows_the_secret(nodes: Nodes) -> None:
+    _, worker = nodes
+    with socket.create_server(wire(worker)) as listener:
+        worker.start()
+        listener.settimeout(20)
+        with listener.accept()[0] as visitor:
+            visitor.settimeout(20)
+            visitor.sendall(b"0" * 32 + b"\n" + b"0" * 64 + b" {}\n")
+            heard = b"".join(iter(lambda: visitor.recv(65536), b""))
+    nonce, proof, nothing = heard.split(b"\n")
+    assert (len(nonce), len(proof), nothing) == (32, 64 + len(" {}"), b"")
+    worker.says("127.0.0.1 answered but does not know this node's secret")
+
+
+def test_a_stranger_does_not_fill_the_log(nodes: Nodes) -> None:
+    """Without a secret, it can say at any time what makes a new sentence."""
+    head, _ = nodes
+    head.start(PAIR_SECRET_FILE="").says("[serve] ")
+    for number in range(60):
+        with contextlib.closing(Link(connected(wire(head)), 1, "")) as stranger:
+            stranger.send({})
+            assert stranger.receive(5)["image"] == "tiny@0.32.0/cpu"
+            stranger.send({"clock": time.time(), "port": 1, "image": f"{number}\n" * 1000})
+    time.sleep(1)
+    assert 1 < head.log.count("waits for") <= 20
+    assert len(head.log) < 30_000
 
 
 def test_a_secret_that_cannot_be_read_is_refused(nodes: Nodes) -> None:
