@@ -135,7 +135,7 @@ def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Pan
             built = [f"{module} compiled in {seconds:.0f} s" for module, seconds in start.compiled.items()]
             place = "\n".join(filter(None, [name, f"{start.cache} cache", start.kernels, *built]))
             for step, seconds in start.steps.items():
-                if step != "ready":  # that is the sum of the steps before the warm-up
+                if step != "ready":  # that is the sum of the steps, before the warm-up in old images
                     steps.setdefault(step, {})[place] = [seconds]
     yield "start", title, [_Panel("seconds until the warm-up is done", steps, "stacked")]
 

@@ -118,7 +118,7 @@ SCHEMA: tuple[Setting, ...] = (
     replace(whole("PORT", "Port to listen on.", 1, 65535, "8000"), passed=True, server_default="8000"),
     whole(
         "WARMUP",
-        "Rounds of requests to send once the server is ready, so that users do not wait for kernels; 0 for none.",
+        "Rounds of requests to send before the server is ready, so that users do not wait for kernels; 0 for none.",
         0,
         20,
         "1",

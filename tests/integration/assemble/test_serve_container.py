@@ -120,22 +120,26 @@ def test_server_is_measured_fills_its_volume_and_leaves_no_zombies(engine: Engin
 
 
 @pytest.mark.slow
-def test_an_engine_that_hangs_is_told_and_ended(engine: Engine) -> None:
+def test_health_and_alive_tell_a_start_a_hang_and_an_end(engine: Engine) -> None:
     """All health checks of vLLM itself stay green."""
-    options = (*engine.options, "--env", "HANG_LIMIT=100")
+    options = (*engine.options, "--env", "HANG_LIMIT=100", "--env", "WARMUP=20")
     with engine.containers.serve(engine.image, engine.folder, options=options) as server:
-        server.wait_until_healthy(START_LIMIT)
         container = server.container
-        wait_for_log(container, "start in seconds")
+        wait_until(lambda: told(server), START_LIMIT, container)
+        assert told(server) == (503, "the server is starting: it is being warmed up", 200)
+        assert container.execute(*ENTRYPOINT, "health").stdout == "the server is starting: it is being warmed up\n"
+        server.wait_until_healthy(START_LIMIT)
+        assert told(server) == (200, "", 200)
+        assert "warm-up 20 of 20: short" in container.log.partition("[serve] ready: ")[0]
         processes = container.execute("ps", "-eo", "pid,args").stdout.splitlines()
         [number] = [line.split()[0] for line in processes if "VLLM::EngineCore" in line]
         container.execute("kill", "-STOP", number)
-        with suppress(requests.RequestException):
-            requests.get(f"{server.address}/v1/models", timeout=5)
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(ask_in_vain, server)
             wait_for_log(container, "the engine is stuck: no progress since", 200)
-            assert requests.get(f"{server.address}/health", timeout=5).status_code == 200
+            status, reason, alive = told(server) or (0, "", 0)
+            assert (status, alive) == (503, 200)
+            assert reason.startswith("the engine is stuck: no progress since")
             assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
             assert "Ending the server with code 69, after HANG_LIMIT=100 s" in waiting.result()
         assert container.exit_code == STUCK
@@ -183,10 +187,11 @@ def test_memory_that_runs_out_refuses_requests_and_then_ends_the_server(engine: 
         wait_for_log(container, "new requests are refused until 4 GB are left", 20)
         refusal = server.post("/v1/completions", body)
         assert (refusal.status_code, refusal.headers["retry-after"]) == (503, "30")
-        assert refusal.json()["error"].startswith("The server takes no new requests: 2.5 GB of memory are left")
-        assert container.execute(*ENTRYPOINT, "health").stdout == f"{refusal.json()['error']}\n"
-        answers = [requests.get(f"{server.address}/{path}", timeout=5) for path in ("health", "metrics")]
-        assert [answer.status_code for answer in answers] == [200, 200]
+        reason = refusal.json()["error"]["message"]
+        assert reason.startswith("The server takes no new requests: 2.5 GB of memory are left")
+        assert container.execute(*ENTRYPOINT, "health").stdout == f"{reason}\n"
+        assert told(server) == (503, reason, 200)
+        assert requests.get(f"{server.address}/metrics", timeout=5).status_code == 200
         leave(4.5)
         wait_for_log(container, "4.5 GB of memory are left: accepting requests again", 20)
         assert server.post("/v1/completions", body).status_code == 200
@@ -248,6 +253,14 @@ def is_healthy(url: str) -> bool:
     with suppress(requests.RequestException):
         return requests.get(url, timeout=5).ok
     return False
+
+
+def told(server: RunningServer) -> tuple[int, str, int] | None:
+    """Return what /health says to somebody without a key, with its reason, and what /alive says."""
+    with suppress(requests.RequestException):
+        health, alive = (requests.get(f"{server.address}/{path}", timeout=5) for path in ("health", "alive"))
+        return health.status_code, "" if health.ok else health.json()["error"]["message"], alive.status_code
+    return None
 
 
 def ask_in_vain(server: RunningServer) -> str:
