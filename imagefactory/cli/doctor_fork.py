@@ -47,7 +47,8 @@ class _Fork:
 
     @cached_property
     def permissions(self) -> Document:
-        return self.github.get("actions/permissions")
+        found: Document = self.github.get("actions/permissions")
+        return found
 
     @property
     def branch(self) -> str:
