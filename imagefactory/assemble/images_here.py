@@ -42,7 +42,7 @@ def built_layouts(project: Project, targets: Sequence[str], *, one: bool = False
                 f"{cell} is not built here.",
                 where=layout.folder,
                 why="There is no image in this folder.",
-                fix=f"Run `./inv build --target {cell}/{cell.machine}`.",
+                fix=f"Run `./inv build --target {cell.full_target}`.",
             )
         layout.manifest_digest()  # fails with a remedy when the image is damaged
         refuse_stale(layout, make_plan(project, cell))
@@ -58,5 +58,5 @@ def refuse_stale(layout: Layout, plan: Plan) -> None:
             f"The image of {plan.cell} is not up to date.",
             where=layout.folder,
             why="Its inputs changed after it was built (`./inv plan --diff` shows how).",
-            fix=f"Run `./inv build --target {plan.cell}/{plan.cell.machine}` again.",
+            fix=f"Run `./inv build --target {plan.cell.full_target}` again.",
         )

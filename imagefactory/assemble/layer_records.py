@@ -63,7 +63,7 @@ def drop_unneeded(project: Project) -> int:
 def unrecorded(project: Project) -> list[str]:
     """List the locked targets that no night can publish yet, since a layer of theirs is not on record."""
     known = KnownLayers(project.known_layers)
-    return [f"{plan.target}/{plan.cell.machine}" for plan in locked_plans(project) if known.image(plan) is None]
+    return [plan.cell.full_target for plan in locked_plans(project) if known.image(plan) is None]
 
 
 def _slimmed(project: Project) -> list[SlimmedWheel]:

@@ -55,7 +55,7 @@ class Work:
 
     @property
     def target(self) -> str:
-        return f"{self.cell}/{self.cell.machine}"
+        return self.cell.full_target
 
 
 @dataclass(frozen=True)

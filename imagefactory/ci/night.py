@@ -83,7 +83,7 @@ def plan_night(
         except RegistryError:  # concerns every cell
             raise
         except FactoryError as error:
-            broken.append(Trouble(f"{cell}/{cell.machine}", error.what, f"{error.where}: {error.why}", error.fix))
+            broken.append(Trouble(cell.full_target, error.what, f"{error.where}: {error.why}", error.fix))
             continue
         if isinstance(left, Work) and "image" in left.needs and (compile_first := wheelhouse.waiting(plan)):
             waiting.append(compile_first)
@@ -107,7 +107,7 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
         return Work(cell, plan.key, needs, why, *_machines(gate.project, cell), refused)
 
     def trouble(error: FactoryError) -> Trouble:
-        target, decided = f"{cell}/{cell.machine}", stands.is_held_back
+        target, decided = cell.full_target, stands.is_held_back
         return Trouble(target, error.what, error.why, error.fix, recorded.digest, decided)
 
     stands = standing(gate, plan, gate.look_up(plan))

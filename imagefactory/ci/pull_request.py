@@ -44,7 +44,7 @@ class Affected:
 
     @property
     def target(self) -> str:
-        return f"{self.cell}/{self.cell.machine}"
+        return self.cell.full_target
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def smoke_summary(records: Iterable[SmokeRecord]) -> str:
 def promotion_summary(outcome: Promotion) -> str:
     rows = []
     for promoted in outcome.promoted:
-        target = f"`{promoted.image.cell}/{promoted.image.cell.machine}`"
+        target = f"`{promoted.image.cell.full_target}`"
         rows.append((target, f"`{promoted.image.digest}`", codes(promoted.named), codes(promoted.moved)))
     moved = table("target | image | permanent tags | moved here", rows) or ["No tag moved.", ""]
     return page("Tags", [*moved, *(f"- {cell(error.what)} {cell(error.why)}" for error in outcome.refused)])
@@ -86,7 +86,7 @@ def history_page(catalog: Catalog, registry: str) -> str:
         # Counted from the newest event, not from today: the same catalog gives the same page.
         if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
             changed = ", ".join([*changes(before, image)[:4], *filter(None, [event.answers])])
-            when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
+            when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell.full_target}`"
             tags = codes([*event.named, *event.moved])
             rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
     intro = f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`. "
@@ -110,7 +110,7 @@ def night_notes(catalog: Catalog, known: Known, read: Callable[[Digest], Content
                 shared = [line for line in changed if line not in specific]
             except FactoryError as error:
                 shared, specific = [f"what changed is not known: {cell(error.what)} {cell(error.why)}"], []
-        heading = f"- `{image.cell}/{image.cell.machine}`, `{image.digest}`"
+        heading = f"- `{image.cell.full_target}`, `{image.digest}`"
         sections.setdefault(tuple(shared), []).append("\n".join([heading, *(f"  - {line}" for line in specific)]))
     parts = ["\n".join(["", *images, "", *(f"- {line}" for line in shared), ""]) for shared, images in sections.items()]
     return day, bounded(f"# What changed on {day}\n" + "\n---\n".join(parts))

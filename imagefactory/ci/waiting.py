@@ -43,7 +43,7 @@ class Wheelhouse:
             return None
         names = [wheel.name for wheel in absent.values()]
         return Trouble(
-            f"{cell}/{cell.machine}",
+            cell.full_target,
             f"It waits for the compile of {', '.join(names)} ({cell.version}, {cell.arch}).",
             f"Nobody has the wheel that the lock names, sha256 {', '.join(sha256[:16] for sha256 in absent)}.",
             f"A night compiles it, or `{compile_command(cell, names[0])}` and `./inv wheels.push`.",

@@ -59,7 +59,7 @@ def plan(
     with open_repository(project) as repository:
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
         compiles = find_compiles(project, None if first else repository, cells)
-    unlocked = tuple(f"{cell}/{cell.machine}" for cell in compiles.unlocked)
+    unlocked = tuple(cell.full_target for cell in compiles.unlocked)
     waiting = tuple(cell for cell in night.waiting if cell.target not in unlocked)
     night = fitted(replace(night, compiles=tuple(compiles.jobs), unlocked=unlocked, waiting=waiting))
     summary = night_summary(night)
@@ -166,7 +166,7 @@ def report(project: Project, target: list[str], tried: list[str], refused: str =
         night = plan_night(project, repository, cells)
     troubles = unwell(night, " ".join(tried).split())
     print_summary(unwell_summary(night.registry, troubles))
-    looked_at, every = ({f"{cell}/{cell.machine}" for cell in listed} for listed in (cells, nightly_cells(project)))
+    looked_at, every = ({cell.full_target for cell in listed} for listed in (cells, nightly_cells(project)))
     failures = report_issues("target", target_findings(night.registry, troubles), over(night, looked_at, every))
     exit_refused([*not_published(night.registry, troubles), *failures])
 
@@ -227,7 +227,7 @@ def lock(project: Project, target: list[str]) -> None:
         return
     with watching() as watch:
         changed = lock_compiled(project, unlocked, watch, say)
-    targets = "\n".join(f"- {cell}/{cell.machine}" for cell in unlocked)
+    targets = "\n".join(f"- {cell.full_target}" for cell in unlocked)
     print(GitHub.from_environment().propose("compiled", changed, "Lock what was compiled", targets) or "nothing new")
 
 

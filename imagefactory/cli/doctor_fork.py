@@ -5,7 +5,7 @@ https://docs.github.com/en/rest. The rows are those settings that a program can 
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -201,16 +201,16 @@ ROWS: Final[tuple[Row, ...]] = (
 )
 
 
-def examine_fork(project: Project, environment: Mapping[str, str] = os.environ) -> Iterator[Diagnosis]:
+def examine_fork(project: Project) -> Iterator[Diagnosis]:
     """Compare the settings of the checkout's repository on GitHub with docs/fork.md, and pull without a login."""
     found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)", project.matrix.effective_source)
     if found is None or found[1].startswith(f"{PLACEHOLDER}/"):
         detail = f"{project.matrix.effective_source} is no repository of yours on GitHub"
         yield _diagnosis("repository", "everything", 1, ("failed", detail, "Fork it, and clone the fork."))
         return
-    token = environment.get("GITHUB_TOKEN") or printed_by("gh", "auth", "token")
+    token = os.environ.get("GITHUB_TOKEN") or printed_by("gh", "auth", "token")
     if token:
-        yield from _settings(found[1], GitHub(f"repos/{found[1]}", token, api_address(environment), _RETRY), project)
+        yield from _settings(found[1], GitHub(f"repos/{found[1]}", token, api_address(), _RETRY), project)
     else:
         detail = f"not asked without a token: {', '.join(subject for subject, *_ in ROWS)}"
         remedy = "Set GITHUB_TOKEN, or log in with `gh auth login`."

@@ -141,14 +141,14 @@ def published_reference(project: Project, cell: Cell) -> str:
     image = KnownLayers(project.known_layers).image(make_plan(project, cell))
     if image is not None:
         return f"{registry}@{image.digest}"
-    [(_, layout, _)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+    [(_, layout, _)] = built_layouts(project, [cell.full_target], one=True)
     return f"{registry}@{layout.manifest_digest()}"
 
 
 def loaded_image(project: Project, cell: Cell) -> str | None:
     """Return the id of the image that was built for a cell and loaded into Docker; None if either is missing."""
     try:
-        [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+        [(_, layout, name)] = built_layouts(project, [cell.full_target], one=True)
         loaded = image_id(name)
     except (BuildError, EngineError):
         return None
@@ -160,7 +160,7 @@ def image_to_show(project: Project, cell: Cell) -> str:
     """Return an image that the printed command can start: the one in Docker, else the published one."""
     loaded = loaded_image(project, cell)
     if loaded is None and project.matrix.has_no_registry:
-        built_layouts(project, [f"{cell}/{cell.machine}"], one=True)  # says how to build it
+        built_layouts(project, [cell.full_target], one=True)  # says how to build it
         raise BuildError(
             "no-image",
             f"Docker does not have the image of {cell}.",
@@ -182,7 +182,7 @@ def image_to_run(project: Project, cell: Cell) -> str:
         with Repository.open(reference) as repository:
             if repository.resolve(image.digest):
                 return reference
-    [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+    [(_, layout, name)] = built_layouts(project, [cell.full_target], one=True)
     return load(layout, name)
 
 

@@ -76,6 +76,11 @@ class Cell:
         return self.platform.removeprefix("linux/")
 
     @property
+    def full_target(self) -> str:
+        """The target that names this cell alone, also where an arch has several platforms."""
+        return f"{self}/{self.machine}"
+
+    @property
     def slug(self) -> str:
         return f"{self.model_and_version}-{self.arch}-{self.machine}"
 

@@ -76,7 +76,7 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
     record = AnswersRecord(
         digest=staged.digest,
         plan_key=plan.key,
-        target=f"{plan.cell}/{plan.cell.machine}",
+        target=plan.cell.full_target,
         panel=panel,
         started=datetime.now(UTC),
         verdict="cannot tell",

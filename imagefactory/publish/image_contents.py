@@ -52,7 +52,7 @@ def contents_of_plan(project: Project, plan: Plan, image: Image | None) -> Conte
     return Contents(
         cell,
         image.digest if image else None,
-        f"./inv run --target {cell}/{cell.machine}",
+        f"./inv run --target {cell.full_target}",
         tuple(mod.name for mod in plan.mods),
         plan.config.env,
         {blob.digest: blob.size for blob in image.layers} if image else {},

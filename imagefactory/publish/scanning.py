@@ -38,7 +38,7 @@ def _scanned(run: PublishRun, scan: Scan, dossier: Dossier, given: Iterable[tupl
         if not record.repeats(dossier.scan):
             payload = Payload(VULNERABILITIES_TYPE, record.model_dump_json().encode(), {TITLE: "vulnerabilities.json"})
             dossier = dossier.attach(Attachment(VULNERABILITIES_TYPE, [payload], dated(record.scanned)))
-        run.say(f"{image.cell}/{image.cell.machine}: known vulnerabilities: {record.line}")
+        run.say(f"{image.cell.full_target}: known vulnerabilities: {record.line}")
     except FactoryError as error:
         run.say(f"{dossier.image}: {error.what} {error.why}")
     return dossier

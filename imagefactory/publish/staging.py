@@ -50,7 +50,7 @@ class Outcomes(Generic[T]):
             except FactoryError as error:
                 after.failed[cell] = error
                 if say is not None:
-                    say(f"{cell}/{cell.machine}: {error.what} {error.why}")
+                    say(f"{cell.full_target}: {error.what} {error.why}")
         return after
 
     def refuse_failures(self, doing: str) -> None:
@@ -64,7 +64,7 @@ class Outcomes(Generic[T]):
         raise BuildError(
             "targets-failed",
             f"{len(self.failed)} of {total} could not be {doing}.",
-            where=", ".join(f"{cell}/{cell.machine}" for cell in self.failed),
+            where=", ".join(cell.full_target for cell in self.failed),
             why="; ".join(f"{cell}: {error.what} {error.why}" for cell, error in self.failed.items()),
             fix=first.fix,
         )
@@ -133,7 +133,7 @@ def require_record(known_layers: KnownLayers, plan: Plan) -> Image:
     """Return the image that a plan must have; only an image whose layers are on record is published."""
     image = known_layers.image(plan)
     if image is None:
-        target = f"{plan.target}/{plan.cell.machine}"
+        target = plan.cell.full_target
         raise TrustError(
             "no-record",
             f"{known_layers.path.name} does not record every layer of {plan.target}.",
@@ -162,7 +162,7 @@ def find_staged(run: PublishRun, plans: Outcomes[Plan]) -> Outcomes[Staged]:
                 f"{plan.target} has not been pushed in its current form.",
                 where=where,
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
-                fix=f"Run `./inv push --target {plan.target}/{plan.cell.machine}`, or `./inv publish`.",
+                fix=f"Run `./inv push --target {plan.cell.full_target}`, or `./inv publish`.",
             )
         image = require_record(known_layers, plan)
         if staged != image.digest:

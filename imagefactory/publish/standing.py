@@ -240,7 +240,7 @@ def _by_evidence(terms: Terms, plan: Plan, facts: Facts, required: tuple[Level, 
     name, what = "not-promotable", f"{plan.target} may not be published yet."
     fix = (
         "Fix what failed: the records attached to the image (and build/smoke) have the details. To run what was not "
-        f"run: `./inv publish --target {plan.target}/{plan.cell.machine}`."
+        f"run: `./inv publish --target {plan.cell.full_target}`."
     )
     if not missing:
         name, what = "unsigned", f"{plan.target} is not signed, and gets no tag."
@@ -365,7 +365,7 @@ def _by_answers(
         where=facts.place,
         why=_figures(answers),
         fix=f"Find out what changed them (docs/answers.md). If they are meant to change: `./inv promote --target "
-        f'{plan.target}/{plan.cell.machine} --answers-changed "REASON"`. The reason stays in the history.',
+        f'{plan.cell.full_target} --answers-changed "REASON"`. The reason stays in the history.',
     )
     yield Refusal(error, None if changed and not terms.retry else "answers")
 

@@ -172,7 +172,7 @@ def image_page(
     head = matrix.models[cell.model].node_settings(0)
     return ImagePage(
         slug=cell.slug,
-        target=f"{cell}/{cell.machine}",
+        target=cell.full_target,
         model=cell.model,
         server=cell.server,
         version=cell.version,

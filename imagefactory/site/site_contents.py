@@ -86,9 +86,7 @@ def gather(stock: Stock) -> SiteContents:
     shared = Counter[str](layer.key for planned in stock.planned.values() for layer in planned.plan.layers)
     results = list(_results(stock, problems))
     pages = {
-        cell: image_page(
-            stock, planned, packages[packages_slug(planned)], shared, _compared(f"{cell}/{cell.machine}", results)
-        )
+        cell: image_page(stock, planned, packages[packages_slug(planned)], shared, _compared(cell.full_target, results))
         for cell, planned in stock.planned.items()
     }
     figures = _figures(stock, problems)

@@ -145,7 +145,7 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
     cell = subject.cell
     model = project.matrix.models[cell.model]
     bound = BoundTo(
-        target=f"{cell}/{cell.machine}",
+        target=cell.full_target,
         digest=subject.digest,
         plan_key=subject.plan_key,
         server=cell.server,

@@ -121,7 +121,7 @@ class _Preparing:
         counterpart = self._counterpart()
         mods = self._mods_to_add(counterpart) if counterpart != self.subject else ()
         image = self.loaded.enter_context(in_daemon(counterpart))
-        target = f"{counterpart.cell}/{counterpart.cell.machine}"
+        target = counterpart.cell.full_target
         on_cpu = dict(server_of(counterpart.cell).on_cpu)
         serving = Serving(image=image, digest=counterpart.digest, target=target, mods=mods, on_cpu=on_cpu)
         return {"serving": serving}
@@ -168,7 +168,7 @@ class _Preparing:
         if cell is None:
             raise _CannotRunError(f"{cells[0]} is not locked for {platform}")
         try:
-            return subject_of_target(project, f"{cell}/{cell.machine}")
+            return subject_of_target(project, cell.full_target)
         except BuildError:  # it is missing or out of date
             known_layers = KnownLayers(project.known_layers)
             [built] = assemble(BuildRun(project, [make_plan(project, cell)], Unwatched(), known_layers))

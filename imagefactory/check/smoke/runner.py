@@ -64,7 +64,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
     record = SmokeRecord(
         digest=subject.digest,
         plan_key=subject.plan_key,
-        target=f"{subject.cell}/{subject.cell.machine}",
+        target=subject.cell.full_target,
         image=subject.name,
         platform=subject.cell.platform,
         machine=machine,

@@ -77,11 +77,11 @@ class RegistryResponse(Response):
         return None
 
 
-def read_response(response: requests.Response, limit: int = MOST_TEXT) -> RegistryResponse:
+def read_response(response: requests.Response) -> RegistryResponse:
     """Read a response into memory; raise TooLargeError beyond the limit."""
     body = bytearray()
     try:
-        for piece in pieces_of(response, limit):
+        for piece in pieces_of(response, MOST_TEXT):
             body += piece
     except requests.RequestException:
         # A truncated error is still an error: docker-registry sends a 416 with the blob's Content-Length.
