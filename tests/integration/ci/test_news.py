@@ -14,11 +14,10 @@ from imagefactory.ci.pull_request import git
 from imagefactory.compile.settings import load_settings
 from imagefactory.project.locks.indexed_files import configured_indexes
 from imagefactory.project.matrix import load_matrix
-from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.fixtures.fake_github import commit_all
+from tests.fixtures.checkouts import REPOSITORY, Checkout, add_pages
+from tests.fixtures.fake_github import IDENTITY, commit_all
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
-IDENTITY = {f"GIT_{who}_{what}": "somebody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
 def forget(checkout: Checkout) -> tuple[str, str]:
@@ -52,8 +51,7 @@ def test_what_is_known_of_the_newest_release_is_found_again(
     factory_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = factory_checkout.root
-    shutil.copy(REPOSITORY / "README.md", root)
-    shutil.copytree(REPOSITORY / "data", root / "data")
+    add_pages(root)
     newest, before = forget(factory_checkout)
     commit_all(root)
     there = new_releases(load_matrix(factory_checkout.matrix), "vllm", configured_indexes())
@@ -83,8 +81,7 @@ def test_a_release_that_cannot_be_locked_ends_in_its_own_failure_with_the_next_s
     factory_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = factory_checkout.root
-    shutil.copy(REPOSITORY / "README.md", root)
-    shutil.copytree(REPOSITORY / "data", root / "data")
+    add_pages(root)
     commit_all(root)
     monkeypatch.setattr(new_release, "new_releases", lambda _, server, __: ["99.0"] if server == "vllm" else [])
     given = {**IDENTITY, "FACTORY_CACHE": str(tmp_path / "cache")}

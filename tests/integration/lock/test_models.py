@@ -1,6 +1,5 @@
 """Pinning models of this repository's own matrix, with a hub on the loopback."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,11 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.targets import select_one
-from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.fixtures.fake_github import commit_all
+from tests.fixtures.checkouts import REPOSITORY, Checkout, add_pages
+from tests.fixtures.fake_github import IDENTITY, commit_all
 from tests.fixtures.model_hub import ModelHub
 
 MODEL = "laguna-s-2.1-nvfp4"
-IDENTITY = {f"GIT_{who}_{what}": "somebody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
 @pytest.fixture
@@ -57,8 +55,7 @@ def test_proposal_of_the_week_has_all_that_the_night_needs(
     factory_checkout: Checkout, hub: ModelHub, tmp_path: Path
 ) -> None:
     root = factory_checkout.root
-    shutil.copy(REPOSITORY / "README.md", root)
-    shutil.copytree(REPOSITORY / "data", root / "data")
+    add_pages(root)
     commit_all(root)
     matrix = Project(root).matrix
     gone, gated = matrix.models["gpt-oss-120b"].repositories[0], matrix.models[MODEL].repositories[0]
