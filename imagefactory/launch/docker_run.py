@@ -65,6 +65,11 @@ class Launch:
         digest = re.search(r"sha256:([0-9a-f]{12})", self.image)
         return f"imagefactory-{self.cell.slug}-{digest.group(1) if digest else 'local'}"
 
+    @property
+    def kv_volume(self) -> str:
+        """The volume for KV_DISK; a newer image takes over the same one, and reads what fits it."""
+        return f"imagefactory-kv-{self.cell.slug}"
+
 
 def pinned(reference: str) -> str:
     """Return a reference, or raise an error if it may name a different image tomorrow."""
@@ -136,6 +141,8 @@ def _options(launch: Launch) -> Iterator[str]:
     yield from ("--stop-timeout", str(STOP_SECONDS))
     yield from ("--volume", f"{expand_home(launch.models, 'the --models option')}:{MODEL_CACHE}")
     yield from ("--volume", f"{launch.cache_volume}:{CACHES}")
+    if folder := launch.given.get("KV_DISK"):
+        yield from ("--volume", f"{launch.kv_volume}:{folder}")
     for path, place in launch.mounts.items():
         yield from ("--volume", f"{path}:{place}:ro")
     if launch.key_file is not None:

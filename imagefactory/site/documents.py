@@ -25,6 +25,7 @@ SETTING_WORDS: Final = {
     "MAX_MODEL_LEN": "context length window tokens",
     "MAX_NUM_SEQS": "users concurrency parallel requests batch",
     "GPU_MEMORY_UTILIZATION": "ram vram share oom",
+    "KV_DISK": "cache ssd nvme restart offload prefix",
     "LIMIT_MM_PER_PROMPT": "vision images pictures multimodal",
     "TOOL_CALL_PARSER": "tools function calling agents mcp",
     "REASONING_PARSER": "thinking",

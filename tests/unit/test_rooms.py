@@ -39,8 +39,8 @@ FLOORS = {
     "images.serve.program": (
         *("channel errors heat network private_files redaction timeline checkpoint", "image keys readings"),
         *("health state", "flags liveness readiness rules", "ahead first_process memory settings", "command"),
-        *("servers.server", "servers.sglang servers.vllm findings", "servers.known"),
-        *("loading machine_checks model_checks pair weights", "checks hub link show"),
+        *("kv_disk servers.server", "servers.sglang servers.vllm findings", "servers.known"),
+        *("kv_disk_checks loading machine_checks model_checks pair weights", "checks hub link show"),
         *("downloading proof watch", "main"),
     ),
 }

@@ -12,10 +12,15 @@ from imagefactory.project.servers.vllm import SCHEMA as VOCABULARY
 
 _BACKENDS = ("flash_attn", "triton_attn", "flashinfer", "fa3", "fa4", "triton", "trtllm_mha")
 _TURBOQUANT = "SGLang has no TurboQuant. Set KV_CACHE_DTYPE=fp8 for a smaller KV cache, or use an image with vLLM."
-REFUSED: Final[Mapping[str, str]] = dict.fromkeys(
-    (setting.name for setting in VOCABULARY if setting.name.startswith(("TQ_", "ENABLE_TURBOQUANT"))),
-    _TURBOQUANT,
+_KV_DISK = (
+    "SGLang names the files of its own cache on disk by the model's name alone: it would read those of another "
+    "revision or data type, and damaged ones. Use an image with vLLM."
 )
+REFUSED: Final[Mapping[str, str]] = {
+    setting.name: _KV_DISK if setting.name.startswith("KV_DISK") else _TURBOQUANT
+    for setting in VOCABULARY
+    if setting.name.startswith(("TQ_", "ENABLE_TURBOQUANT", "KV_DISK"))
+}
 """Settings that SGLang lacks, with what to do instead."""
 
 

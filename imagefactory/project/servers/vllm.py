@@ -116,6 +116,27 @@ SCHEMA: tuple[Setting, ...] = (
         server_default="0.0.0.0",  # noqa: S104
     ),
     replace(whole("PORT", "Port to listen on.", 1, 65535, "8000"), passed=True, server_default="8000"),
+    Setting(
+        "KV_DISK",
+        "path",
+        "A folder in the container, on a volume, that keeps the KV cache of prompts: after a restart they are read, "
+        "not computed again.",
+        since="0.32.0",
+    ),
+    replace(
+        whole("KV_DISK_GB", "GB that KV_DISK may take; the least recently used go first.", 1, 100_000, "64"),
+        since="0.32.0",
+    ),
+    replace(
+        whole(
+            "KV_DISK_STAGE_GB",
+            "GB of the host's memory through which KV_DISK is read and written; no more of a prompt is read.",
+            1,
+            512,
+            "4",
+        ),
+        since="0.32.0",
+    ),
     whole(
         "WARMUP",
         "Rounds of requests to send before the server is ready, so that users do not wait for kernels; 0 for none.",
@@ -214,8 +235,8 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "SKIP_CHECKS",
         "list",
-        "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, settings, flags, combination, port, "
-        "api-key, pair.",
+        "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, kv-disk, settings, flags, "
+        "combination, port, api-key, pair.",
     ),
 )
 

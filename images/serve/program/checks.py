@@ -6,7 +6,7 @@ turns warnings into refusals.
 
 from collections.abc import Callable, Iterable
 
-from . import machine_checks, model_checks, pair
+from . import kv_disk_checks, machine_checks, model_checks, pair
 from .errors import StartError
 from .findings import FAIL, SKIPPED, WARN, Finding, Start
 
@@ -38,6 +38,7 @@ CHECKS: dict[str, Check] = {
     "disk": machine_checks.disk,
     "memory": machine_checks.memory,
     "shm": machine_checks.shm,
+    "kv-disk": kv_disk_checks.kv_disk,
     "settings": model_checks.settings,
     "flags": model_checks.flags,
     "combination": model_checks.combination,

@@ -8,6 +8,7 @@ from . import heat
 from . import memory as budget
 from .findings import FAIL, LARGER_DISK, OK, SKIPPED, WARN, Finding, Start
 from .image import release
+from .kv_disk import stage
 
 
 def gpu(start: Start) -> Iterator[Finding]:
@@ -90,7 +91,7 @@ def memory(start: Start) -> list[Finding]:
     if not total or free is None:
         return [Finding("memory", WARN, "the machine's memory is unknown", remedy="Check it with `free -g`.")]
     verdict = budget.judge(
-        budget.Machine(total, free, readings.unified),
+        budget.Machine(total, free, readings.unified, stage(start.settings)),
         start.needs(),
         start.server.share,
         start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default,
@@ -100,16 +101,17 @@ def memory(start: Start) -> list[Finding]:
 
 
 def shm(start: Start) -> list[Finding]:
-    size, needs = start.readings.shared_memory, start.server.shared_memory
+    staged = stage(start.settings)
+    size, needs = start.readings.shared_memory, start.server.shared_memory + staged
     if size is None:
         return [Finding("shm", SKIPPED, "size of shared memory unknown")]
     if size >= needs:
         return [Finding("shm", OK, f"{size / 1e6:.0f} MB, needs {needs / 1e6:.0f} MB")]
     # Several GPUs, or a CPU, are served by several processes, which communicate through shared memory.
-    result = FAIL if not start.on_gpu or start.nodes > 1 else WARN
+    result = FAIL if not start.on_gpu or start.nodes > 1 or staged else WARN
     need = f"{needs / 1e6:.0f} MB"
     detail = f"{size / 1e6:.0f} MB in /dev/shm, the processes of {start.image.title} need {need}"
-    remedy = "Start with `docker run --ipc host`, or with `--shm-size 1g`."
+    remedy = f"Start with `docker run --ipc host`, or with `--shm-size {1 + staged // budget.GB}g`."
     return [Finding("shm", result, detail, allowed=f"{need} or more", remedy=remedy)]
 
 

@@ -46,6 +46,8 @@ class Machine(NamedTuple):
     total: int
     free: int
     unified: bool
+    stage: int = 0
+    """What the server takes of the host's memory beside its share."""
 
 
 class Share(NamedTuple):
@@ -88,7 +90,7 @@ def largest_utilization(machine: Machine, share: Share) -> float:
     """Return the largest GPU_MEMORY_UTILIZATION that leaves the host what it needs, in hundredths."""
     room = machine.free
     if machine.unified:
-        room = min(machine.total - KNOWN.host_reserve, machine.free - KNOWN.last_reserve)
+        room = min(machine.total - KNOWN.host_reserve, machine.free - KNOWN.last_reserve) - machine.stage
     if not share.holds_working:
         room -= KNOWN.working
     return max(0, math.floor(room / share.whole(machine) * 100)) / 100
@@ -137,6 +139,8 @@ def _too_much(machine: Machine, share: Share, utilization: float) -> str:
     takes = f"{utilization} of {_gb(whole)} takes {_gb(utilization * whole)}"
     if not share.holds_working:
         takes += f", working memory {_gb(KNOWN.working)} more"
+    if machine.unified and machine.stage:
+        takes += f", the stage of KV_DISK {_gb(machine.stage)}"
     if not machine.unified:
         return f"{takes}, but only {_gb(machine.free)} are free"
     return (

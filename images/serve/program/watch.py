@@ -229,6 +229,7 @@ def _listens(task: Task, server: int, started: float) -> bool:
 def _watch_over(task: Task, server: int) -> None:
     """See to it that the server moves, and report draft acceptance, until the server ends."""
     watched, drafts, reported = liveness.HangDetector(time.monotonic()), (0.0, 0.0, 0.0), 0.0
+    from_disk, told = 0.0, 0.0
     asked: list[bool] = []
     while os.getppid() == server:
         state.promise(SILENCE)
@@ -250,6 +251,9 @@ def _watch_over(task: Task, server: int) -> None:
             if line:
                 say(line)
                 drafts = task.server.drafted(metrics)
+        if (read := task.server.from_disk(metrics)) > from_disk and now - told >= WARN_EVERY:
+            say(f"{read - from_disk:,.0f} tokens of prompts came from KV_DISK, {read:,.0f} since the start")
+            from_disk, told = read, now
 
 
 def _metrics(task: Task) -> bytes:

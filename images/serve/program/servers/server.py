@@ -90,6 +90,8 @@ class Server:
     """Reads from its metrics numbers that change as its engine works, and how many requests run or wait."""
     drafted: Callable[[bytes], tuple[float, float, float]]
     """Reads the numbers of drafts, drafted tokens and accepted tokens from its metrics."""
+    from_disk: Callable[[bytes], float]
+    """Reads from its metrics how many tokens of prompts came from KV_DISK."""
 
     @property
     def command(self) -> tuple[str, str]:

@@ -248,5 +248,6 @@ SERVER = Server(
     moments=moments,
     choices=choices,
     work=partial(work, WORK),
+    from_disk=lambda _: 0.0,
     drafted=drafted,
 )

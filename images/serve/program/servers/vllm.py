@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from .. import command as commands
-from .. import rules
+from .. import kv_disk, rules
 from ..command import Command, option
 from ..image import Image
 from ..keys import Secrets
@@ -44,6 +44,10 @@ def build(image: Image, settings: Settings) -> Command:
         speculative = _speculative(image, settings, cache, own=own)
         words += ["--speculative-config", json.dumps(speculative)] if speculative else []
     words += [*node_words(settings), *settings.extra]
+    if on_disk := kv_disk.config(image, settings, words[1:]):
+        # It has no names for what it does not keep for others.
+        words += [] if settings.values.get("ENABLE_PREFIX_CACHING") else ["--enable-prefix-caching"]
+        words += [kv_disk.FLAG, json.dumps(on_disk)]
     remarks = [*begun.remarks, *remarks]
     return begun._replace(arguments=tuple(words), speculative=speculative, cache_dtype=cache, remarks=tuple(remarks))
 
@@ -133,6 +137,9 @@ _METRIC = re.compile(
     rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?(?:\{[^}]*\})? ([0-9.e+]+)",
     re.MULTILINE,
 )
+_FROM_DISK = re.compile(
+    rb'^vllm:prompt_tokens_cached_by_source(?:_total)?\{[^}]*source="disk"[^}]*\} ([0-9.e+]+)', re.MULTILINE
+)
 
 
 def moments(lines: Iterable[str], found: Moments) -> Moments:
@@ -184,7 +191,8 @@ def _without_api(words: Sequence[str]) -> bool:
 def _hand_over(words: Sequence[str], secrets: Secrets, variables: Mapping[str, str]) -> Handover:
     """Leave the arguments as they are: vLLM takes its secrets from its environment."""
     environment = secrets.environment(variables)
-    if secrets.api_key:
+    kv_disk.forget_stages(words)
+    if secrets.api_key or any(kv_disk.MODULE in word for word in words):
         environment |= hook_variables("vllm", LINES, "", environment)
     return Handover(tuple(words), environment)
 
@@ -218,4 +226,5 @@ SERVER = Server(
     choices=choices,
     work=partial(work, WORK),
     drafted=counters,
+    from_disk=lambda metrics: sum(map(float, _FROM_DISK.findall(metrics))),
 )
