@@ -169,6 +169,13 @@ SCHEMA: tuple[Setting, ...] = (
         64,
         "2",
     ),
+    Setting(
+        "ALLOCATOR",
+        "choice",
+        "How PyTorch takes GPU memory: `native`, or `expandable` segments that grow. These leave more after long "
+        "prompts of some models, and break others.",
+        choices=("native", "expandable"),
+    ),
     whole("NODES", "Machines that share the model: 2 for two Sparks (docs/two-sparks.md).", 1, 2, "1"),
     whole("NODE_RANK", "This machine's rank: 0 for the head, which serves the API, 1 for the other.", 0, 1),
     Setting("HEAD_ADDRESS", "text", "The head's IPv4 address on the cable, the same on both machines."),

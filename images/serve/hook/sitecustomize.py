@@ -2,10 +2,12 @@
 
 The guard also answers for the server what notes below the folder in IMAGEFACTORY_NOTES say about it.
 
-Python runs this file when a process of the server starts. IMAGEFACTORY_LOG describes the server and the file. No error
-about the log may reach the server; without its guard it must not run.
+Python runs this file when a process of the server starts. IMAGEFACTORY_LOG describes the server and the file; on the
+signal in IMAGEFACTORY_STACKS a process writes what it is doing. No error about the log may reach the server; without
+its guard it must not run.
 """  # noqa: INP001 - found by PYTHONPATH
 
+import faulthandler
 import json
 import logging
 import os
@@ -78,3 +80,7 @@ if os.environ.get("VLLM_API_KEY") or "IMAGEFACTORY_NOTES" in os.environ:
 if "IMAGEFACTORY_LOG" in os.environ:
     with suppress(Exception):
         _watch(json.loads(os.environ["IMAGEFACTORY_LOG"]), os.environ.get("VLLM_API_KEY", ""))
+if "IMAGEFACTORY_STACKS" in os.environ:
+    with suppress(Exception):
+        # To the log itself: a server may have replaced sys.stderr. All threads would be hundreds of lines.
+        faulthandler.register(int(os.environ["IMAGEFACTORY_STACKS"]), file=2, all_threads=False)

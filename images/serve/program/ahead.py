@@ -14,13 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import image, liveness, private_files
+from . import image, private_files
 
 SCRIPT = str(Path(__file__).absolute().parents[1] / "compile_ahead.py")
 JOB_MEMORY = 4_000_000_000
 """Bytes for one compiler; few objects take more, and those end by the floor."""
 FLOOR = 2_000_000_000
 """Bytes of memory that must stay available while compilers run, at least."""
+COMPILING = 3.0
+"""The multiple of MEMORY_FLOOR below which compiling beside the server ends."""
 SPARE_CORES = 2
 
 
@@ -83,7 +85,7 @@ def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = i
 
 def floor(kept: int) -> int:
     """Return the memory that must stay available while compilers run, where the host keeps so much."""
-    return max(FLOOR, int(liveness.COMPILING * kept))
+    return max(FLOOR, int(COMPILING * kept))
 
 
 def jobs(cores: int, available: int | None, reserved: int) -> int:

@@ -35,6 +35,8 @@ class Link:
         self.state = STARTING
         self.compiles = False
         """Whether the other node waits for a compiler, and this one for it."""
+        self.moves = self.other_moves = False
+        """Whether the server here gets on with its start, and the other one with its own."""
         connection.settimeout(ATTEMPT)
         connection.sendall(self._nonce + b"\n")
 

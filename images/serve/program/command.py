@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -14,6 +14,10 @@ from .settings import Settings
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
 NODE_FLAGS = ("--nnodes", "--node-rank", "-r", "--master-addr", "--master-port", "--dist-init-addr", "--headless")
 """What the settings of a pair become."""
+
+
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""How PyTorch's allocator is described; some versions ignore the second, newer name."""
 
 
 class Command(NamedTuple):
@@ -107,6 +111,18 @@ def refuse_second_drafter(settings: Settings, flag: str) -> None:
     for name in (name for name in DRAFT_SETTINGS if name in settings.given):
         what, remedy = f"{name} and {flag} both describe the drafter.", f"Leave out either {name} or {flag}."
         raise StartError("contradiction", what, name, settings.text(name) or "off", "one of the two", remedy=remedy)
+
+
+def allocator(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that has PyTorch's segments of GPU memory grow, if ALLOCATOR says so."""
+    chosen = settings.text("ALLOCATOR")
+    for name in (name for name in ALLOCATOR_VARIABLES if chosen and environment.get(name)):
+        what, remedy = (
+            f"ALLOCATOR and {name} both describe PyTorch's allocator.",
+            f"Leave out either ALLOCATOR or {name}.",
+        )
+        raise StartError("contradiction", what, "ALLOCATOR", chosen, "one of the two", remedy=remedy)
+    return {ALLOCATOR_VARIABLES[0]: "expandable_segments:True"} if chosen == "expandable" else {}
 
 
 def paired(settings: Settings) -> bool:

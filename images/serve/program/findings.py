@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from . import checkpoint, liveness, memory, rules
+from . import checkpoint, kv_disk, memory, rules
 from .command import Command, option
 from .errors import StartError
 from .image import Image, Json
@@ -48,7 +48,24 @@ class Start(NamedTuple):
     @property
     def memory_floor(self) -> int:
         """The bytes that the host keeps; 0 where the GPU has memory of its own."""
-        return (self.settings.number("MEMORY_FLOOR") or 0) * liveness.GB if self.readings.unified else 0
+        return (self.settings.number("MEMORY_FLOOR") or 0) * memory.GB if self.readings.unified else 0
+
+    @property
+    def share(self) -> int:
+        """The bytes of the host's memory that the server takes; 0 where the GPU has memory of its own."""
+        machine = self.readings
+        if not machine.unified:
+            return 0
+        whole = self.server.share.whole(
+            memory.Machine(machine.memory_total or 0, machine.memory_available or 0, machine.unified)
+        )
+        return int((self.settings.fraction("GPU_MEMORY_UTILIZATION") or self.server.share.default) * whole)
+
+    @property
+    def planned_rest(self) -> int | None:
+        """The bytes that the host will have left beside the server, its own processes and some working memory."""
+        available, beside = self.readings.memory_available, memory.KNOWN.last_reserve + memory.KNOWN.working
+        return None if available is None else available - self.share - kv_disk.stage(self.settings) - beside
 
     @property
     def on_gpu(self) -> bool:

@@ -10,7 +10,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from . import liveness, private_files, state
+from . import liveness, private_files, processes, state
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 UNASKED = 1
@@ -22,6 +22,7 @@ def stay() -> None:
     """Fork; return in the child, which becomes the server, and end with its exit code in the parent."""
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     first = os.getpid()
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what the server leaves behind comes to this process
     server = os.fork()
     if server:
         os._exit(_wait_for(server))
@@ -49,7 +50,11 @@ def _wait_for(server: int) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     ended = 0
     while ended != server:
-        ended, status = os.wait()  # as process 1, this one also gets the orphans of others
+        ended, status = os.wait()  # this process also gets the orphans of others
+    # An engine that outlives its server holds the GPU's memory, and the next start would lack it.
+    for orphan in processes.tree(os.getpid(), without=(os.getpid(),)):
+        with suppress(OSError):
+            os.kill(orphan, signal.SIGKILL)
     with suppress(OSError, ValueError):
         ending = int(private_files.read(f"{state.ENDING}.{server}"))
         # A node that stops takes the other with it, which may be faster.

@@ -304,9 +304,10 @@ def keep(link: Link, server: int, port: int) -> None:
         try:
             if time.monotonic() >= beat:
                 beat = time.monotonic() + BEAT
-                link.send({"state": _state(link), "compiles": liveness.compiling()})
+                link.send({"state": _state(link), "compiles": liveness.compiling(), "moves": link.moves})
             message = link.receive(max(0.01, beat - time.monotonic()))
             heard, link.compiles = time.monotonic(), message.get("compiles") is True
+            link.other_moves = message.get("moves") is True
             if not port:
                 head = str(message.get("state"))
                 note(f"the head is {head}" if head in {STARTING, READY} else head, well=head == READY)

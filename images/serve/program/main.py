@@ -45,7 +45,7 @@ from .servers.server import Server
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags", "pair")
 """The checks of a command that the user wrote."""
 KEPT_SETTINGS = (
-    *("WARMUP", "COMPILERS", "HANG_LIMIT", "MEMORY_FLOOR", "SKIP_CHECKS", "CHECKS"),
+    *("WARMUP", "COMPILERS", "HANG_LIMIT", "MEMORY_FLOOR", "ALLOCATOR", "SKIP_CHECKS", "CHECKS"),
     *("MODS", "MODS_PATH", "PROTECT_METRICS", "NODES", "NODE_RANK", "HEAD_ADDRESS", "CABLE", "HEAD_PORT"),
     "PAIR_SECRET_FILE",
 )
@@ -186,6 +186,7 @@ def _prepare(arguments: list[str]) -> Start:
     else:
         chosen = read_settings.read(image, environment, arguments)
         command = server.build(image, chosen)
+    commands.allocator(chosen, environment)
     cache = checkpoint.hub_cache(environment)
     package = flags.find_package(server.name)
     start = Start(server, image, chosen, command, readings.read(cache), cache, package)
@@ -208,6 +209,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
         start.command.arguments, start.settings.secrets, os.environ
     )
     environment |= {"HF_HUB_OFFLINE": "1"} if start.offline else {}
+    environment |= commands.allocator(start.settings, os.environ)
     node = pair.find(start.settings, start.readings.network) if commands.paired(start.settings) else None
     environment |= node.environment(start.server.address_variable) if node else {}
     say(commands.shown((*start.server.command, *arguments)))

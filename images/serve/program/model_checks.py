@@ -114,7 +114,8 @@ def combination(start: Start) -> Iterator[Finding]:
     shape = checkpoint.shape(start.config)
     facts = start.image.facts if start.own_model else {}
     hybrid = shape.hybrid if shape else bool((facts.get("memory") or {}).get("hybrid"))
-    more = start.server.facts(start.settings, start.command) | {"capability": gpu, "hybrid": hybrid}
+    more = start.server.facts(start.settings, start.command)
+    more |= {"capability": gpu, "hybrid": hybrid, "model": start.command.model}
     found = [Finding("combination", **rule) for rule in start.matching("combinations", more)]
     server = f"{start.image.title} {start.image.version}"
     yield from found or [Finding("combination", OK, f"none that is known to fail with {server}")]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from . import ahead, health, liveness, private_files, readiness, readings, state, timeline
+from . import ahead, hangs, health, memory_guard, private_files, readiness, state, timeline
 from . import command as commands
 from . import link as links
 from .channel import STARTING, Link
@@ -22,16 +22,10 @@ from .findings import Start
 from .redaction import say
 from .servers.server import Choices, hook_variables
 
-START_LIMIT = 2 * 3600
-"""Seconds for a first start, with download and autotuning."""
-REPORT_EVERY = 600
-"""Seconds between reports of draft acceptance."""
-PAUSE = 2.0
-SILENCE, KEY_LIMIT, WARM_UP_LIMIT = 60.0, 600.0, 2700.0
-"""Seconds: of this process between two signs of life, until the server has refused a request without its key, and for a
-round of warm-up requests, of which there are four, each with 600."""
-LOOK, LOOK_AT_MEMORY, WARN_EVERY = 5.0, 1.0, 60.0
-"""Seconds between looks at the server and at the host's memory, and between warnings."""
+REPORT_EVERY, WARN_EVERY = 600.0, 60.0
+"""Seconds between reports of draft acceptance, and between warnings."""
+PAUSE, KEY_LIMIT = 2.0, 600.0
+"""Seconds between two questions, and until the server has refused a request without its key."""
 LOW_ACCEPTANCE = 0.1
 UNKNOWN_PATH, REFUSALS = "/imagefactory", (401, 403)
 """A path that no server has: one that is not guarded responds with 404."""
@@ -46,8 +40,10 @@ class Task:
         self.server, self.address, self.link = start.server, where, link
         self.model, self.drafting = start.command.served_names[0], start.command.speculative is not None
         self.api_key, self.key_file = start.settings.secrets.api_key, key_file
-        self.rounds, self.hang_limit = start.settings.number("WARMUP") or 0, start.settings.number("HANG_LIMIT") or 0
-        self.memory_floor, self.compilers = start.memory_floor, _compilers(start)
+        self.rounds, self.compilers = start.settings.number("WARMUP") or 0, _compilers(start)
+        limit = start.settings.number("HANG_LIMIT") or 0
+        self.watched = hangs.Watched(self.server, where, self.model, self.api_key, limit, link, start.cache)
+        self.guarded = memory_guard.Guarded(start.memory_floor, start.planned_rest, unified=start.readings.unified)
         self.find_kernels = partial(ahead.find, start.image.facts, os.environ)
         self.kernels = self.find_kernels()
         self.began = began
@@ -78,9 +74,7 @@ def _compilers(start: Start) -> int:
     chosen, machine = start.settings.number("COMPILERS"), start.readings
     if chosen is not None:
         return chosen
-    share = start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default
-    reserved = int(share * (machine.memory_total or 0)) if machine.unified else 0
-    reserved += ahead.floor(start.memory_floor)
+    reserved = start.share + ahead.floor(start.memory_floor)
     return ahead.jobs(len(os.sched_getaffinity(0)), machine.memory_available, reserved)
 
 
@@ -117,13 +111,13 @@ def _fork(task: Task) -> None:
 
 
 def _companion(task: Task, server: int) -> None:
-    os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C stops the server, and with it this process
+    memory_guard.begin(task.guarded, server)  # a thread that does not yield to others
+    os.nice(10)
+    hangs.begin(task.watched, server)
     became = time.monotonic()
     started = became if task.began is None else task.began
     compiling = _compile(task)
-    if task.memory_floor:
-        threading.Thread(target=_guard_memory, args=(task.memory_floor, server), daemon=True).start()
     if task.link:
         threading.Thread(target=links.keep, args=(task.link, server, task.address.port), daemon=True).start()
     if not task.address.port or not _listens(task, server, started):
@@ -140,18 +134,17 @@ def _companion(task: Task, server: int) -> None:
     if task.link:
         task.link.state = links.READY
     say(f"ready: {task.address.url}/v1, model {task.model}, after {(moments.ready or 0) - started:.0f} s")
-    # A report may fail; what watches over the server comes after it, whatever happens.
     try:
         _tell_start(task, moments)
     except Exception as error:  # noqa: BLE001 - of a server's words
         say(f"the report of the start failed: {type(error).__name__}")
-    _watch_over(task, server)
+    _report(task, server)
 
 
 def _compile(task: Task) -> int:
     """Start to compile what is missing; return the number of the process that does, 0 if there is none."""
     if task.kernels.missing and task.compilers:
-        return ahead.begin(task.kernels.missing, task.compilers, ahead.floor(task.memory_floor))
+        return ahead.begin(task.kernels.missing, task.compilers, ahead.floor(task.guarded.floor))
     if task.kernels.missing:
         say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
     return 0
@@ -165,17 +158,14 @@ def _get_ready(task: Task, server: int, moments: timeline.Moments, compiling: in
         say(f"the server listens; it is ready once {names} is compiled")
         while ahead.runs(compiling) and os.getppid() == server:
             state.starting(f"{names} is being compiled")
-            state.promise(SILENCE)
             time.sleep(PAUSE)
         moments = moments._replace(kernels=time.monotonic())
     state.starting("it is being warmed up")
-    state.promise(WARM_UP_LIMIT * task.rounds + SILENCE)
     answered = readiness.warm_up(*whole, task.rounds)
     moments = moments._replace(warm=time.monotonic() if answered else None)
     # Without a warm-up, the first user would wait for what could not be compiled beside the start.
     asks = task.rounds or (task.kernels.missing and task.find_kernels().missing)
     while asks and not answered and os.getppid() == server:
-        state.promise(readiness.LIMIT + SILENCE)
         answered = readiness.answers(*whole)
         if not answered:
             time.sleep(PAUSE)
@@ -186,7 +176,6 @@ def _asks_for_key(task: Task, server: int) -> bool:
     """See whether the server refuses who has no key; end one that does not, or that does not let itself be asked."""
     until, why = time.monotonic() + KEY_LIMIT, f"gave no answer to a request without its key for {KEY_LIMIT:.0f} s"
     while os.getppid() == server and time.monotonic() < until:
-        state.promise(KEY_LIMIT)
         try:
             if health.request(task.address, "GET", UNKNOWN_PATH, timeout=60).status in REFUSALS:
                 return True
@@ -216,8 +205,7 @@ def _listens(task: Task, server: int, started: float) -> bool:
     said = time.monotonic()
     while not health.is_well(task.address):
         now = time.monotonic()
-        state.promise(SILENCE)
-        if os.getppid() != server or now - started > START_LIMIT:
+        if os.getppid() != server:
             return False
         if task.link and task.link.state == STARTING and now - said >= WARN_EVERY:
             said = now
@@ -226,26 +214,12 @@ def _listens(task: Task, server: int, started: float) -> bool:
     return True
 
 
-def _watch_over(task: Task, server: int) -> None:
-    """See to it that the server moves, and report draft acceptance, until the server ends."""
-    watched, drafts, reported = liveness.HangDetector(time.monotonic()), (0.0, 0.0, 0.0), 0.0
-    from_disk, told = 0.0, 0.0
-    asked: list[bool] = []
+def _report(task: Task, server: int) -> None:
+    """Report draft acceptance, and what came from KV_DISK, until the server ends."""
+    drafts, from_disk, reported, told = (0.0, 0.0, 0.0), 0.0, 0.0, 0.0
     while os.getppid() == server:
-        state.promise(SILENCE)
-        time.sleep(LOOK)
-        now, metrics = time.monotonic(), _metrics(task)
-        done, requests = task.server.work(metrics) if metrics else (None, 1.0)
-        # A server that refuses requests refuses to be asked, too.
-        compiles = liveness.compiling() or (task.link is not None and task.link.compiles)
-        watched.see(now, done, alive=asked == [True] or compiles or private_files.exists(state.SHORT))
-        own = watched.asked is not None and not asked
-        waiting = max(requests, liveness.connections(task.address.port) - own)
-        if watched.asks(now, waiting=waiting > 0) or asked == [False]:
-            asked = liveness.ask(task.address, task.model, task.api_key)
-        elif asked == [True]:
-            asked = []
-        _judge(task, server, watched, now, int(waiting))
+        time.sleep(hangs.LOOK)
+        now, metrics = time.monotonic(), hangs.metrics(task.watched) or b""
         if task.drafting and metrics and now - reported > REPORT_EVERY:
             line, reported = acceptance(drafts, task.server.drafted(metrics)), now
             if line:
@@ -254,68 +228,6 @@ def _watch_over(task: Task, server: int) -> None:
         if (read := task.server.from_disk(metrics)) > from_disk and now - told >= WARN_EVERY:
             say(f"{read - from_disk:,.0f} tokens of prompts came from KV_DISK, {read:,.0f} since the start")
             from_disk, told = read, now
-
-
-def _metrics(task: Task) -> bytes:
-    try:
-        return health.request(task.address, "GET", "/metrics", key=task.api_key, timeout=5).body
-    except (OSError, ValueError):
-        return b""
-
-
-def _judge(task: Task, server: int, watched: liveness.HangDetector, now: float, waiting: int) -> None:
-    noted = private_files.exists(state.HANGING)
-    still = f"{now - watched.moved:.0f} s"
-    if not watched.stuck(now):
-        if noted:
-            private_files.forget(state.HANGING)
-            say("the engine is making progress again")
-        return
-    since = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - now + watched.moved))
-    text = f"the engine is stuck: no progress since {since} ({still} ago), and no answer to a request for one token"
-    text += f"; requests waiting: {waiting}" if waiting else ""
-    text += "; the other node may be the cause" if task.link else ""
-    if not noted:
-        say(text)
-    with suppress(OSError):
-        private_files.write(state.HANGING, text)
-    if task.hang_limit and now - watched.moved >= task.hang_limit:
-        say(f"{text}. Ending the server with code {liveness.STUCK}, after HANG_LIMIT={task.hang_limit} s")
-        liveness.end(server, liveness.STUCK)
-
-
-def _guard_memory(floor: int, server: int) -> None:
-    warned = -WARN_EVERY
-    while os.getppid() == server:
-        time.sleep(LOOK_AT_MEMORY)
-        warned = look_at_memory(floor, server, time.monotonic(), warned)
-
-
-def look_at_memory(floor: int, server: int, now: float, warned: float) -> float:
-    """Warn, refuse requests or end the server before the host freezes; return when the last warning was."""
-    available, waits = readings.memory()[1], liveness.pressure()
-    verdict, refusing = liveness.short_of_memory(available, waits, floor), private_files.exists(state.SHORT)
-    left = f"{(available or 0) / liveness.GB:.1f} GB of memory are left"
-    if not verdict:
-        if refusing:
-            private_files.forget(state.SHORT)
-            say(f"{left}: accepting requests again")
-        return warned
-    text = f"{left} (MEMORY_FLOOR is {floor // liveness.GB}), and everything waited for memory in "
-    text += f"{waits:.0f} % of the last 10 s"
-    if verdict == "end":
-        say(f"{text}: ending the server with code {liveness.MEMORY}, before the host freezes")
-        liveness.end(server, liveness.MEMORY)
-        return now
-    if now - warned >= WARN_EVERY:
-        say(f"WARNING: {text}: lower GPU_MEMORY_UTILIZATION, or end other programs")
-        warned = now
-    if verdict == "refuse" and not refusing:
-        with suppress(OSError):
-            private_files.write(state.SHORT, f"The server takes no new requests: {text}.")
-            enough = f"{liveness.WARNING * floor / liveness.GB:.0f} GB"
-            say(f"{text}: new requests are refused until {enough} are left")
-    return warned
 
 
 def acceptance(before: tuple[float, float, float], now: tuple[float, float, float]) -> str:

@@ -24,7 +24,7 @@ from imagefactory.check.bench.measuring import Bench, measure, recording
 from imagefactory.check.bench.profiles import Profile
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import command_in
-from imagefactory.check.smoke.containers import Containers, RunningServer, docker
+from imagefactory.check.smoke.containers import Container, Containers, RunningServer, docker
 from imagefactory.launch.docker_run import Launch
 from imagefactory.launch.recipes import llama_swap
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
@@ -42,7 +42,8 @@ from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select
 from imagefactory.store.index_config import environment_for_uv
-from images.serve.program.liveness import GB, MEMORY, STUCK
+from images.serve.program.liveness import MEMORY, STUCK
+from images.serve.program.memory import GB
 from tests.fixtures.benchmarks import result
 from tests.fixtures.engines import wait_for_log, wait_until
 from tests.fixtures.failures import refused
@@ -131,9 +132,7 @@ def test_health_and_alive_tell_a_start_a_hang_and_an_end(engine: Engine) -> None
         server.wait_until_healthy(START_LIMIT)
         assert told(server) == (200, "", 200)
         assert "warm-up 20 of 20: short" in container.log.partition("[serve] ready: ")[0]
-        processes = container.execute("ps", "-eo", "pid,args").stdout.splitlines()
-        [number] = [line.split()[0] for line in processes if "VLLM::EngineCore" in line]
-        container.execute("kill", "-STOP", number)
+        container.execute("kill", "-STOP", engine_core(container))
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(ask_in_vain, server)
             wait_for_log(container, "the engine is stuck: no progress since", 200)
@@ -142,6 +141,35 @@ def test_health_and_alive_tell_a_start_a_hang_and_an_end(engine: Engine) -> None
             assert reason.startswith("the engine is stuck: no progress since")
             assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
             assert "Ending the server with code 69, after HANG_LIMIT=100 s" in waiting.result()
+        assert container.exit_code == STUCK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("phase", "more"), [("load", "--init"), ("warm-up", ""), ("idle", "--init")], ids=lambda word: word
+)
+def test_an_engine_that_hangs_is_unhealthy_and_then_ended(engine: Engine, phase: str, more: str) -> None:
+    """Whether the program is process 1 or not. All checks of vLLM itself stay green."""
+    variables = ("--env", "HANG_LIMIT=150", "--env", f"WARMUP={20 if phase == 'warm-up' else 1}")
+    options = (*engine.options, *more.split(), *variables)
+    with engine.containers.serve(engine.image, engine.folder, options=options) as server:
+        container = server.container
+        if phase == "idle":
+            server.wait_until_healthy(START_LIMIT)
+        elif phase == "warm-up":
+            wait_until(lambda: is_healthy(f"{server.address}/metrics"), START_LIMIT, container)
+        wait_until(lambda: engine_core(container), START_LIMIT, container)
+        container.execute("kill", "-STOP", engine_core(container))
+        frozen = time.monotonic()
+        stuck = "the start is stuck: no process" if phase == "load" else "the engine is stuck: no progress since"
+        wait_for_log(container, stuck, 300)
+        unhealthy = time.monotonic() - frozen
+        assert stuck in container.execute(*ENTRYPOINT, "health").stdout
+        wait_until(lambda: not container.is_running, 300, container)
+        sys.stdout.write(f"{phase}: unhealthy after {unhealthy:.0f} s, ended after {time.monotonic() - frozen:.0f} s\n")
+        assert "Ending the server with code 69, after HANG_LIMIT=150 s" in container.log
+        assert re.search(r"process \d+ \(VLLM::EngineCor\): stopped by a signal", container.log)
+        assert re.search(r"its newest calls:\nStack \(most recent call first\):\n +File ", container.log)
         assert container.exit_code == STUCK
 
 
@@ -253,6 +281,12 @@ def is_healthy(url: str) -> bool:
     with suppress(requests.RequestException):
         return requests.get(url, timeout=5).ok
     return False
+
+
+def engine_core(container: Container) -> str:
+    """Return the number of the engine's process; empty if it has not started."""
+    processes = container.execute("ps", "-eo", "pid,args").stdout.splitlines()
+    return next((line.split()[0] for line in processes if "VLLM::EngineCore" in line), "")
 
 
 def told(server: RunningServer) -> tuple[int, str, int] | None:

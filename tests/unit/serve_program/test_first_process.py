@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from images.serve.program import processes
+from tests.fixtures.engines import wait_until
 from tests.fixtures.serve_process import wait_for
 from tests.fixtures.serving import REPOSITORY
 
+ENDED = processes.Process("", "X", 0, 0, 0)
 PROGRAM = """
 import os
 from images.serve.program import first_process
@@ -49,6 +52,15 @@ def test_only_a_server_that_was_asked_to_stop_may_kill_itself(
     wait_for(ready)
     process.send_signal(number)
     assert process.wait(20) == code
+
+
+def test_an_engine_does_not_outlive_its_server(tmp_path: Path) -> None:
+    """It would hold the GPU's memory; only a container that ends takes everybody with it."""
+    note = tmp_path / "engine"
+    process = started(f"setsid sh -c 'echo $$ > {note}; exec sleep 600' & while [ ! -s {note} ]; do :; done; exit 3")
+    assert process.wait(20) == 3
+    engine = int(note.read_text())
+    wait_until(lambda: processes.tree(engine).get(engine, ENDED).state in "ZX", 20)
 
 
 def test_the_server_gets_a_group_of_its_own_and_no_blocked_signals(tmp_path: Path) -> None:

@@ -100,6 +100,17 @@ def test_a_word_that_is_no_command_is_not_served_as_a_model(
         assert quick_start(model).became[1:3] == ["serve", model]
 
 
+def test_the_allocator_of_pytorch_is_described_once(quick_start: QuickStart) -> None:
+    variable, own = "PYTORCH_CUDA_ALLOC_CONF", {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}
+    assert quick_start(ALLOCATOR="expandable").environment[variable] == "expandable_segments:True"
+    assert quick_start("some/model", ALLOCATOR="expandable").environment[variable] == "expandable_segments:True"
+    assert variable not in quick_start(ALLOCATOR="native").environment
+    assert variable not in quick_start().environment
+    assert quick_start(**own).environment[variable] == own[variable]
+    for clash in (own, {"PYTORCH_ALLOC_CONF": "expandable_segments:False"}):
+        assert refused(quick_start("check", ALLOCATOR="expandable", **clash), "contradiction")
+
+
 def test_a_dry_run_starts_nothing(quick_start: QuickStart) -> None:
     ran = quick_start("--dry-run", "--json", FACTORY_READINGS=str(READINGS / "no-gpu.json"))
     assert (ran.returncode, ran.became) == (0, [])

@@ -65,3 +65,14 @@ def test_every_rule_names_known_facts_and_every_refusal_is_an_error_with_an_exit
 def _words(condition: list[Any]) -> Iterator[str]:
     for part in condition:
         yield from _words(part) if isinstance(part, list) else [str(part)]
+
+
+def test_growing_segments_are_refused_with_a_kv_cache_on_disk_and_doubted_where_they_broke_a_model() -> None:
+    values = {"ALLOCATOR": "expandable", "KV_DISK": "/kv", "model": "deepseek-ai/DeepSeek-V4.1"}
+    facts = rules.Facts(values, {"ALLOCATOR"}, lambda _: True)
+    assert [rule["against"] for rule in rules.matching(rules.of_server("vllm")["contradictions"], facts)] == ["KV_DISK"]
+    [doubted] = rules.matching(rules.of_server("sglang")["combinations"], facts)
+    assert (doubted["result"], doubted["setting"]) == ("warn", "ALLOCATOR")
+    without = facts._replace(values=values | {"ALLOCATOR": "native"})
+    known = [*rules.of_server("vllm")["contradictions"], *rules.of_server("sglang")["combinations"]]
+    assert list(rules.matching(known, without)) == []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from .. import processes
 from ..memory import Share
 from ..rules import of_server
 
@@ -38,6 +39,18 @@ class Choices(NamedTuple):
     attention: tuple[str, ...]
     kernels: tuple[str, ...]
     slow: tuple[str, ...]
+
+
+class Work(NamedTuple):
+    """What a server's metrics tell of its engine."""
+
+    done: tuple[float, ...]
+    """Numbers that change as it works."""
+    running: float
+    waiting: float
+    """Requests."""
+    deferred: float = 0.0
+    """Requests that wait for something to be fetched, while nothing is."""
 
 
 class Handover(NamedTuple):
@@ -86,8 +99,7 @@ class Server:
     moments: Callable[[Iterable[str], Moments], Moments]
     """Adds what its log tells about a start; of several processes, the first to begin and the last to end count."""
     choices: Callable[[Iterable[str]], Choices]
-    work: Callable[[bytes], tuple[tuple[float, ...], float]]
-    """Reads from its metrics numbers that change as its engine works, and how many requests run or wait."""
+    work: Callable[[bytes], Work]
     drafted: Callable[[bytes], tuple[float, float, float]]
     """Reads the numbers of drafts, drafted tokens and accepted tokens from its metrics."""
     from_disk: Callable[[bytes], float]
@@ -107,14 +119,20 @@ class Server:
         return Share(**self.rules["share"])
 
 
-def work(pattern: re.Pattern[bytes], metrics: bytes) -> tuple[tuple[float, ...], float]:
+def work(pattern: re.Pattern[bytes], metrics: bytes) -> Work:
     """Sort figures of the metrics into those of the engine's work, for which the first group is there, and requests."""
-    found = [(bool(worked), float(value)) for worked, value in pattern.findall(metrics)]
-    return tuple(value for worked, value in found if worked), sum(value for worked, value in found if not worked)
+    found = [(bool(worked), kind == b"running", float(value)) for worked, kind, value in pattern.findall(metrics)]
+    done = tuple(value for worked, _, value in found if worked)
+    running = sum(value for worked, runs, value in found if runs)
+    return Work(done, running, sum(value for worked, runs, value in found if not worked and not runs))
 
 
 def hook_variables(logger: str, lines: LogLines, file: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the hook: it guards the key and hides it, and copies log lines to a file, if any."""
     task = {"logger": logger, "file": file, **lines._asdict()}
     others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in {"", _HOOK}]
-    return {"IMAGEFACTORY_LOG": json.dumps(task), "PYTHONPATH": os.pathsep.join([_HOOK, *others])}
+    return {
+        "IMAGEFACTORY_LOG": json.dumps(task),
+        "IMAGEFACTORY_STACKS": str(processes.STACKS),
+        "PYTHONPATH": os.pathsep.join([_HOOK, *others]),
+    }

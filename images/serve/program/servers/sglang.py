@@ -124,7 +124,7 @@ LINES = LogLines(
 _MODEL = re.compile(r"Use (\w+) (?:backend by default|as default attention backend)")
 _DRAFT = re.compile(r"draft attention backend to (\w+)")
 WORK = re.compile(
-    rb"^sglang:(?:(realtime_tokens_total)|num_(?:running|queue)_reqs)(?:\{[^}]*\})? ([0-9.e+-]+)", re.MULTILINE
+    rb"^sglang:(?:(realtime_tokens_total)|num_(running|queue)_reqs)(?:\{[^}]*\})? ([0-9.e+-]+)", re.MULTILINE
 )
 """Its other counters of tokens grow only as requests end, which a batch of long ones may not do for an hour."""
 _METRIC = re.compile(

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from .. import command as commands
@@ -14,7 +13,7 @@ from ..keys import Secrets
 from ..redaction import is_flag
 from ..settings import Settings
 from ..timeline import Moments, timed
-from .server import Choices, Handover, LogLines, Server, hook_variables, work
+from .server import Choices, Handover, LogLines, Server, Work, hook_variables, work
 
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
 PARALLEL = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
@@ -128,11 +127,17 @@ _ATTENTION = re.compile(
 _KERNEL = re.compile(r"Using (?:(\w+) for (\w+) GEMM|'?(\w+)'? (\w+) MoE backend)")
 _SLOW = re.compile(r"does not have native support for (FP4|FP8)")
 WORK = re.compile(
-    rb"^vllm:(?:(iteration_tokens_total_sum|kv_cache_usage_perc)|num_requests_(?:running|waiting))"
+    rb"^vllm:(?:(iteration_tokens_total_sum|kv_cache_usage_perc)|num_requests_(running|waiting))"
     rb"(?:\{[^}]*\})? ([0-9.e+-]+)",
     re.MULTILINE,
 )
 """It counts the tokens of a prompt only once it has read all of it; until then the share of the cache grows."""
+_DEFERRED = re.compile(
+    rb"^vllm:num_requests_(waiting_by_reason|kv_fetch_by_stage)"
+    rb'\{[^}]*(?:reason="deferred"|stage="in_progress")[^}]*\} ([0-9.e+-]+)',
+    re.MULTILINE,
+)
+"""Only a server with a connector for its KV cache has the second."""
 _METRIC = re.compile(
     rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?(?:\{[^}]*\})? ([0-9.e+]+)",
     re.MULTILINE,
@@ -164,6 +169,14 @@ def choices(lines: Iterable[str]) -> Choices:
         for gemm, dtype, moe, other in _KERNEL.findall(text)
     ]
     return Choices(*(tuple(dict.fromkeys(found)) for found in (attention, kernels, _SLOW.findall(text))))
+
+
+def _work(metrics: bytes) -> Work:
+    sums: dict[bytes, float] = {}
+    for name, value in _DEFERRED.findall(metrics):
+        sums[name] = sums.get(name, 0.0) + float(value)
+    fetched = sums.get(b"kv_fetch_by_stage")
+    return work(WORK, metrics)._replace(deferred=sums.get(b"waiting_by_reason", 0.0) if fetched == 0 else 0.0)
 
 
 def counters(metrics: bytes) -> tuple[float, float, float]:
@@ -224,7 +237,7 @@ SERVER = Server(
     hand_over=_hand_over,
     moments=moments,
     choices=choices,
-    work=partial(work, WORK),
+    work=_work,
     drafted=counters,
     from_disk=lambda metrics: sum(map(float, _FROM_DISK.findall(metrics))),
 )
