@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final, Literal
 
-from imagefactory.publish.github import Document, GitHub
+from imagefactory.publish.github import Document, GitHub, understood
 from imagefactory.store.digests import checksum
 
 Kind = Literal["mod", "target", "release"]
@@ -77,6 +77,7 @@ class Reporter:
             if issue["state"] == "open" and (why := over(subject)):
                 yield self._close(subject, issue, why)
 
+    @understood()
     def _tell(self, finding: Finding, issue: Document | None) -> Reported:
         if issue is None:
             label = LABELS[self.kind]
@@ -97,6 +98,7 @@ class Reporter:
         self.github.post(f"issues/{number}/comments", {"body": "The finding has changed; see above."})
         return finding.subject, "updated" if issue["state"] == "open" else "reopened", number
 
+    @understood()
     def _close(self, subject: str, issue: Document, why: str) -> Reported:
         number = int(issue["number"])
         seen = f" ([run]({self.run}))" if self.run else ""
@@ -114,11 +116,12 @@ class Reporter:
     def _mark(self, subject: str, state: str, since: str) -> str:
         return f"<!-- imagefactory {self.kind}={subject} state={state} since={since} -->"
 
+    @understood()
     def _issues(self) -> dict[str, Document]:
         """Find the issues of this kind by subject; of several about one, prefer an open one, then the newest."""
         listed = self.github.pages(f"issues?labels={LABELS[self.kind]}&state=all")
         # The preferred one last: of several about one subject, the dictionary keeps the last.
-        issues = sorted(listed, key=lambda issue: (issue["state"] == "open", issue["number"]))
+        issues = sorted(listed, key=lambda issue: (issue["state"] == "open", int(issue["number"])))
         # GitHub lists pull requests as issues, too.
         marked = [(_MARK.search(issue.get("body") or ""), issue) for issue in issues if "pull_request" not in issue]
         return {mark[2]: issue for mark, issue in marked if mark and mark[1] == self.kind}

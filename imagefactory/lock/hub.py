@@ -19,6 +19,7 @@ from imagefactory.store.index_config import redact
 
 RETRY = Retry(attempts=3)
 PARALLEL = 8
+_LARGEST_FILE = 1 << 60
 _LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model
 
 
@@ -55,7 +56,7 @@ def ask_hub(repo: str, revision: str = "main") -> HubRevision:
         why = f"The hub does not answer ({short_reason(error)})."
     else:
         why = _refusal(answer)
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
+        with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
             if answer.status == HTTPStatus.OK:
                 return _read(repo, parse_json(answer.body))
     raise NetworkError(
@@ -86,6 +87,8 @@ def _read(repo: str, document: Mapping[str, Any]) -> HubRevision:
     files = {}
     for entry in document["siblings"]:
         large = entry.get("lfs") or {"size": entry["size"], "sha256": entry["blobId"]}
+        if not 0 <= int(large["size"]) < _LARGEST_FILE:
+            raise ValueError("no size of a file")
         files[clean(str(entry["rfilename"]))] = HubFile(int(large["size"]), str(large["sha256"]))
     return HubRevision(repo, LockedRevision(repo=repo, commit=document["sha"]).commit, files)
 

@@ -2,9 +2,9 @@
 
 import ipaddress
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError
 
 from imagefactory.errors import MachineError, clean
 from imagefactory.project.locks.files import Frozen, first_problem
@@ -19,7 +19,7 @@ class Interface(Frozen):
     """A network interface."""
 
     name: str
-    addresses: tuple[ipaddress.IPv4Interface, ...]
+    addresses: tuple[Annotated[ipaddress.IPv4Interface, BeforeValidator(str)], ...]  # a number is none
     mtu: int | None
     up: bool
     """Whether there is a link: a cable with a machine at its other end that is switched on."""

@@ -7,6 +7,7 @@ GHCR does not support DELETE: deleting a version deletes its tags, but nothing t
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
@@ -29,6 +30,7 @@ _VERSION: Final = "2022-11-28"
 _PAGE: Final = 100
 """Entries of one page; GitHub gives no more."""
 _MOST_PAGES: Final = 10_000
+_SHOWN: Final = 200  # characters of what it says
 _LARGEST: Final = 64 * 1024 * 1024
 """The longest answer in bytes; GitHub itself sends less."""
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
@@ -38,6 +40,17 @@ Document = dict[str, Any]
 def api_address(environment: Mapping[str, str] = os.environ) -> str:
     address = environment.get("FACTORY_GITHUB_API") or environment.get("GITHUB_API_URL") or API
     return address.rstrip("/")
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Name the failure of a block or a function that found something else in an answer than GitHub documents."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        why = f"It lacks something that its API promises ({type(error).__name__}: {clean(str(error))[:_SHOWN]})."
+        fix = "Check that GITHUB_API_URL or FACTORY_GITHUB_API, if it is set, is GitHub's API; then run it again."
+        raise _failed("An answer of GitHub cannot be understood.", api_address(), why, fix) from None
 
 
 @dataclass
@@ -79,8 +92,10 @@ class GitHub:
     def pages(self, path: str) -> Iterator[Document]:
         for number in range(1, _MOST_PAGES + 1):
             entries = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
-            yield from entries
-            if len(entries) < _PAGE:
+            with understood():
+                rows = [dict(entry) for entry in entries]
+            yield from rows
+            if len(rows) < _PAGE:
                 return
         where, why = f"{self.api}/{self.folder}/{path}", f"There are more than {_MOST_PAGES * _PAGE:,} entries."
         fix = "Delete old ones: `./inv prune` reads this list, and GitHub's pages and API delete without it."
@@ -96,6 +111,7 @@ class GitHub:
         """Delete something that may be gone already."""
         self._ask("DELETE", path, optional=True)
 
+    @understood()
     def propose(self, branch: str, files: Mapping[str, str], title: str, text: str) -> str | None:
         """Open a pull request with one commit on the default branch, or renew it; None if nothing differs."""
         base = self.get("")["default_branch"]
@@ -105,6 +121,7 @@ class GitHub:
             self.post("pulls", {"head": branch, "base": base, "title": title, "body": text})
         return commit
 
+    @understood()
     def commit(self, branch: str, files: Mapping[str, str], message: str, *, onto: str = "") -> str | None:
         """Commit files to a branch and return the commit; None if nothing differs. A new branch starts empty.
 
@@ -170,6 +187,7 @@ def _failed(what: str, where: str, why: str, fix: str) -> NetworkError:
 class GitHubPackages:
     """The versions of one package of the container registry."""
 
+    @understood()
     def __init__(self, reference: Reference, token: str, api: str) -> None:
         owner, _, package = reference.repository.partition("/")
         # A package's name may have slashes, which the API takes only escaped.

@@ -94,9 +94,9 @@ def contents_in_registry(dossier: Dossier) -> Contents:
 
 def _listed(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in document["components"]:
-        kind = next(entry["value"] for entry in part["properties"] if entry["name"] == "imagefactory:kind")
-        if kind in _KINDS and "purl" in part:
-            yield f"{kind} {part['name']}", part["version"]
+        kinds = [entry["value"] for entry in part["properties"] if entry["name"] == "imagefactory:kind"]
+        if kinds and kinds[0] in _KINDS and "purl" in part:
+            yield f"{kinds[0]} {part['name']}", part["version"]
 
 
 def images_of(

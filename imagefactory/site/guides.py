@@ -8,9 +8,8 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 from pydantic import Field
 
-from imagefactory.project.data import DATA
+from imagefactory.project.data import DATA, load_data
 from imagefactory.project.locks.files import Frozen
-from images.shipped.yamlfile import read_yaml
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 for _part in ("link_open", "link_close"):  # links lead to other documents; the site shows their text alone
@@ -52,7 +51,7 @@ class Guides(Frozen):
 def read_guides(root: Path) -> Guides:
     """Read the advice of a checkout; without the file there is none."""
     path = root / DATA / "advice.yaml"
-    return Guides.model_validate(read_yaml(path).data) if path.is_file() else Guides()
+    return load_data(root, path.name, Guides) if path.is_file() else Guides()
 
 
 def inline(text: str) -> Markup:

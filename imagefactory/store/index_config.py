@@ -76,17 +76,23 @@ def _uv_settings() -> _Settings:
     named = os.environ.get("UV_CONFIG_FILE")
     data: dict[str, Any] = {}
     for file in [Path(named)] if named else [Path("/etc/uv/uv.toml"), _config_home() / "uv/uv.toml"]:
-        with suppress(OSError, ValueError):  # missing, or not TOML
+        with suppress(OSError, ValueError, RecursionError):  # missing, or not TOML
             data = tomllib.loads(file.read_text("utf-8"))
-    tables = [entry for entry in data.get("index", []) if "url" in entry]
+    # What uv itself would refuse is left out.
+    tables = [entry for entry in _listed(data, "index", dict) if isinstance(entry.get("url"), str)]
     main = next((entry["url"] for entry in tables if entry.get("default")), data.get("index-url", ""))
     listed = [entry["url"] for entry in tables if not entry.get("default")]
-    extra = [*_words("UV_INDEX", "UV_EXTRA_INDEX_URL"), *listed, *data.get("extra-index-url", [])]
+    extra = [*_words("UV_INDEX", "UV_EXTRA_INDEX_URL"), *listed, *_listed(data, "extra-index-url", str)]
     return _Settings(
-        os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL") or main,
+        os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL") or (main if isinstance(main, str) else ""),
         [re.sub(r"^[^/=]+=", "", url) for url in extra],  # a named index is name=url
-        [*_words("UV_FIND_LINKS"), *data.get("find-links", [])],
+        [*_words("UV_FIND_LINKS"), *_listed(data, "find-links", str)],
     )
+
+
+def _listed(data: dict[str, Any], name: str, kind: type) -> list[Any]:
+    entries = data.get(name)
+    return [entry for entry in entries if isinstance(entry, kind)] if isinstance(entries, list) else []
 
 
 def _config_home() -> Path:

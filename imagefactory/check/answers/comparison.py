@@ -124,7 +124,8 @@ class _Place(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        return _sound((self.left_own, self.right_own, *self.left.values(), *self.right.values()))
+        values = (self.left_own, self.right_own, *self.left.values(), *self.right.values())
+        return bool(self.left and self.right) and _sound(values)
 
 
 _NOWHERE: Final = _Place(0.0, 0.0, {0: 0.0}, {0: 0.0})  # where no place is sound, `unsound` decides
@@ -154,13 +155,14 @@ def _divergence(place: _Place) -> float:
 def _paired(left: AnswersResult, right: AnswersResult) -> tuple[int, tuple[str, ...], tuple[str, ...], float]:
     if left.behaviour != right.behaviour:
         return 0, (), (), 1.0
-    pairs = list(zip(left.outcomes, right.outcomes, strict=True))
-    only_first = tuple(first.name for first, second in pairs if first.passed and not second.passed)
-    only_second = tuple(first.name for first, second in pairs if second.passed and not first.passed)
+    passed = [{outcome.name: outcome.passed for outcome in side.outcomes} for side in (left, right)]
+    both_ran = [name for name in passed[0] if name in passed[1]]
+    only_first = tuple(name for name in both_ran if passed[0][name] and not passed[1][name])
+    only_second = tuple(name for name in both_ran if passed[1][name] and not passed[0][name])
     fewer, both = min(len(only_first), len(only_second)), len(only_first) + len(only_second)
     # Both tails of a binomial distribution with p = 1/2; an even split counts its middle twice.
     chance = 2 * sum(math.comb(both, count) for count in range(fewer + 1)) / 2**both
-    return len(pairs), only_first, only_second, min(1.0, chance)
+    return len(both_ran), only_first, only_second, min(1.0, chance)
 
 
 def _parting(left: Continuation, right: Continuation) -> float | None:
@@ -208,10 +210,18 @@ def _flags(text: str) -> tuple[list[str], list[str]]:
     """Split flags of a server into those about a drafter, which come second, and all others, each with its values."""
     groups: tuple[list[str], list[str]] = ([], [])
     drafts = False
-    for word in shlex.split(text):
+    for word in words_of(text):
         drafts = word.startswith(SPECULATIVE) if word.startswith("--") else drafts
         groups[drafts].append(word)
     return groups
+
+
+def words_of(text: str) -> list[str]:
+    """Split flags as a shell does; what no shell takes, at its blanks."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def judge(what: Change, measured: Figures, noise: Figures | None) -> tuple[Verdict, str]:

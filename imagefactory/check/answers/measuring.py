@@ -1,6 +1,5 @@
 """Reads the log-probabilities of the panel from a server: a running one, or an image that is started for it."""
 
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefactory.check.answers.behaviour import Behaviour, observe
-from imagefactory.check.answers.comparison import SPECULATIVE
+from imagefactory.check.answers.comparison import SPECULATIVE, words_of
 from imagefactory.check.answers.result import (
     TOP,
     AnswersResult,
@@ -43,7 +42,8 @@ def read_panel(endpoint: Endpoint, server: str, panel: Panel, say: Say) -> tuple
     windows = []
     for number, text in enumerate(panel.windows, 1):
         body = {"model": served.name, "prompt": text.text, "add_special_tokens": False}
-        tokens = [int(token) for token in endpoint.json("POST", "/tokenize", body)["tokens"]]
+        with _understood(endpoint):
+            tokens = [int(token) for token in endpoint.json("POST", "/tokenize", body)["tokens"]]
         tokens = tokens[: served.context - ROOM] if served.context else tokens
         say(f"{number} of {len(panel.windows)}: {text.kind}, {len(tokens)} tokens")
         with _understood(endpoint):
@@ -68,7 +68,7 @@ def read_continuations(
 def _understood(endpoint: Endpoint) -> Iterator[None]:
     try:
         yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CheckError(
             "answers-incomplete",
             "The server's answers cannot be measured.",
@@ -83,7 +83,7 @@ def read_chat(endpoint: Endpoint, panel: Panel) -> tuple[int, ...]:
     body = {"model": endpoint.models().name, "messages": panel.chat, "add_generation_prompt": True}
     try:
         return tuple(int(token) for token in endpoint.json("POST", "/tokenize", body)["tokens"])
-    except (CheckError, KeyError, TypeError, ValueError):
+    except (CheckError, KeyError, TypeError, ValueError, ArithmeticError):
         return ()
 
 
@@ -118,7 +118,7 @@ def _from_vllm(endpoint: Endpoint, model: str, tokens: Sequence[int], count: int
 
 def _alone(settings: Mapping[str, str]) -> dict[str, str]:
     """Return all settings; a drafter comes from DFLASH_DRAFTER or from the server's own flags, never from both."""
-    flagged = any(word.startswith(SPECULATIVE) for word in shlex.split(settings.get("EXTRA_ARGS", "")))
+    flagged = any(word.startswith(SPECULATIVE) for word in words_of(settings.get("EXTRA_ARGS", "")))
     return {name: value for name, value in ALONE.items() if name != DRAFTER or not flagged} | dict(settings)
 
 

@@ -38,17 +38,17 @@ class RatioInterval:
 
 
 def paired_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
-    """Return right / left of pairs; None of a single pair, which has no spread."""
+    """Return right / left of pairs; None of a single pair, which has no spread, or if there is no ratio."""
+    if len(left) == 1 or not _have_logarithms(*left, *right):
+        return None
     # As logarithms, half as fast and twice as fast are equally far from no difference.
     logs = [math.log(b) - math.log(a) for a, b in zip(left, right, strict=True)]
-    if len(logs) == 1:
-        return None
     return _interval(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
 
 
 def welch_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
-    """Return right / left of independent values; None if a side is a single one, which has no spread."""
-    if 1 in {len(left), len(right)}:
+    """Return right / left of independent values; None if a side is a single one, or if there is no ratio."""
+    if 1 in {len(left), len(right)} or not _have_logarithms(*left, *right):
         return None
     logs = [[math.log(value) for value in values] for values in (left, right)]
     parts = [variance(values) / len(values) for values in logs]
@@ -57,6 +57,10 @@ def welch_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval 
     below = sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
     freedom = int(spread**2 / below + 1e-9) if below else len(left) + len(right) - 2
     return _interval(fmean(logs[1]) - fmean(logs[0]), math.sqrt(spread), max(freedom, 1))
+
+
+def _have_logarithms(*values: float) -> bool:
+    return all(0 < value < math.inf for value in values)
 
 
 def _interval(middle: float, error: float, freedom: int) -> RatioInterval:
@@ -78,6 +82,8 @@ class Compared:
 
     @property
     def verdict(self) -> str:
+        if not _have_logarithms(self.left, self.right):
+            return "nothing to compare: a side has no figure"
         if self.interval is None:
             return "one repeat shows no difference; measure again with more"
         if not self.interval.shows_difference:
@@ -89,7 +95,9 @@ class Compared:
 def compare(lefts: Sequence[BenchResult], rights: Sequence[BenchResult]) -> list[Compared]:
     """Compare two results by their repeats, or two series of interleaved results by their pairs."""
     overall = [_compared("tokens/s", None, lefts, rights)]
-    return overall + [_compared(name, cell, lefts, rights) for cell in lefts[0].cells() for name in _FIGURES]
+    # Whoever compares two profiles compares what both have.
+    cells = [cell for cell in lefts[0].cells() if all(cell in side.cells() for side in (*lefts, *rights))]
+    return overall + [_compared(name, cell, lefts, rights) for cell in cells for name in _FIGURES]
 
 
 def _median(field: str) -> Callable[[Sequence[Measurement]], float]:

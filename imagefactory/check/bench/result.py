@@ -17,8 +17,9 @@ from imagefactory.project.locks.files import Document, Frozen
 
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
 _KEY: Final = r"^([0-9a-f]{64})?$"
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=1 << 60)]
+"""Without a limit, a sum or a quotient could be more than a number holds."""
 
 
 class Spread(Frozen):

@@ -67,7 +67,7 @@ def comparison_table(compared: Sequence[Compared], left: str, right: str) -> Tab
     for figure in compared:
         unit = "" if figure.more_is_better else " ms"
         interval = figure.interval
-        ratio = f"{interval.ratio:.3f}" if interval else f"{figure.right / figure.left:.3f}"
+        ratio = f"{interval.ratio:.3f}" if interval else f"{figure.right / figure.left:.3f}" if figure.left else ""
         bounds = f"{interval.low:.3f} to {interval.high:.3f}" if interval else ""
         sides = (f"{figure.left:.1f}{unit}", f"{figure.right:.1f}{unit}")
         rows.append((figure.name, figure.cell, *sides, ratio, bounds, figure.verdict))

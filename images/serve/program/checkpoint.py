@@ -9,6 +9,8 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 INDEX = "model.safetensors.index.json"
 SHOWN = 3
+MOST_LAYERS, LARGEST = 10_000, 1 << 50
+"""Layers, and bytes or tokens, that no model has: a config is somebody else's text."""
 _BYTES = 2
 """Bytes per value in an uncompressed KV cache."""
 
@@ -108,9 +110,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def shape(config: dict[str, Any] | None) -> Shape | None:
     """Compute the size of the KV cache per token and per sequence; None for an unknown kind of config."""
     try:
-        return _shape(config or {})
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        found = _shape(config or {})
+    except (KeyError, TypeError, ValueError, ArithmeticError):
         return None
+    return found if all(0 <= size < LARGEST for size in found[:3]) else None
 
 
 def _shape(config: dict[str, Any]) -> Shape:
@@ -121,7 +124,8 @@ def _shape(config: dict[str, Any]) -> Shape:
     # The full-attention layers of Gemma 4 have other heads than the sliding ones.
     full_heads = int(config.get("num_global_key_value_heads") or heads)
     full_width = int(config.get("global_head_dim") or width)
-    kinds = config.get("layer_types") or ["full_attention"] * int(config["num_hidden_layers"])
+    # `index` refuses numbers that are out of range.
+    kinds = config.get("layer_types") or ["full_attention"] * range(MOST_LAYERS).index(int(config["num_hidden_layers"]))
     window = int(config.get("sliding_window") or 0)
     per_token = per_sequence = 0
     for kind in kinds:

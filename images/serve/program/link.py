@@ -219,7 +219,7 @@ def _differences(own: Mapping[str, Any], other: Mapping[str, Any], clock: float)
     found = []
     for name, value in own.items():
         theirs = other.get(name)
-        if theirs != value and not (name in {"revision", "size of the weights"} and "" in {value, theirs}):
+        if theirs != value and not (name in {"revision", "size of the weights"} and "" in (value, theirs)):
             found.append(f"{name} {_shown(value)} / {_shown(theirs)}")
     apart = clock - time.time()
     if abs(apart) > APART:

@@ -323,5 +323,4 @@ COMMANDS: dict[str, dict[str, Callable[[], int]]] = {
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(hide(text) + "\n")
-    sys.stdout.flush()
+    report(text, sys.stdout)

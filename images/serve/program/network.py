@@ -54,10 +54,12 @@ class Network(NamedTuple):
 def recorded(values: Mapping[str, Any]) -> Network:
     """Return the network of another machine, from JSON."""
     interfaces = (
-        Interface(name, IPv4Interface(address), *more) for name, address, *more in values.get("interfaces", ())
+        Interface(str(name), IPv4Interface(str(address)), *map(int, more[:1]), *map(bool, more[1:]))
+        for name, address, *more in values.get("interfaces", ())
     )
-    roce = tuple(Roce(*device) for device in values.get("roce", ()))
-    return Network(tuple(interfaces), roce, values.get("verbs", False), values.get("locks_memory", False))
+    roce = (Roce(str(name), str(of), bool(active), str(port)) for name, of, active, port in values.get("roce", ()))
+    verbs, locks_memory = (bool(values.get(name)) for name in ("verbs", "locks_memory"))
+    return Network(tuple(interfaces), tuple(roce), verbs, locks_memory)
 
 
 def read(sys: str = SYS) -> Network:

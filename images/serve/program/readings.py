@@ -19,6 +19,8 @@ from .errors import StartError
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 MEMINFO, CGROUP = "/proc/meminfo", "/sys/fs/cgroup"
 _KIB = 1024
+SIZES = range(1 << 60)
+"""Bytes that a machine or a file can have."""
 
 
 class Gpu(NamedTuple):
@@ -66,12 +68,24 @@ def _recorded(path: str) -> Readings:
         values: dict[str, Any] = json.loads(Path(path).read_text("utf-8"))
         values.pop("about", None)
         gpus = tuple(Gpu(**gpu) for gpu in values.pop("gpus", ()))
-        return Readings(gpus=gpus, network=networks.recorded(values.pop("network", {})), **values)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        found = Readings(gpus=gpus, network=networks.recorded(values.pop("network", {})), **values)
+        _refuse_other_types(found)
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         what = f"The recorded readings cannot be used: {error}."
         remedy = "Correct the file, or leave FACTORY_READINGS out."
         allowed = "a JSON file with gpus, driver, memory_total, memory_available, disk_free"
         raise StartError("bad-value", what, "FACTORY_READINGS", path, allowed, remedy=remedy) from None
+    return found
+
+
+def _refuse_other_types(found: Readings) -> None:
+    bytes_of = [(gpu.total, gpu.free) for gpu in found.gpus]
+    bytes_of += [(found.memory_total, found.memory_available), (found.disk_free, found.shared_memory)]
+    texts = [text for gpu in found.gpus for text in (gpu.name, gpu.capability)]
+    if not all(isinstance(text, str) for text in (found.driver, found.state, *texts)):
+        raise TypeError("a text is none")
+    if not all(size is None or (isinstance(size, int) and size in SIZES) for sizes in bytes_of for size in sizes):
+        raise TypeError("a number of bytes is none")
 
 
 def memory() -> tuple[int | None, int | None]:

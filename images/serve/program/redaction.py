@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 HIDDEN = "(hidden)"
 KEY_FLAG = "--api-key"
@@ -43,11 +44,15 @@ def say(text: str) -> None:
     report(f"[serve] {text}")
 
 
-def report(text: str) -> None:
-    # Servers' words may be in it: none of their characters commands the terminal.
+def report(text: str, stream: TextIO | None = None) -> None:
+    """Write a text to standard error, or to another stream, without secrets.
+
+    Words of servers, hubs and models may be in it: none of their characters commands the terminal, or is half a one.
+    """
     shown = "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in hide(text))
-    sys.stderr.write(shown + "\n")
-    sys.stderr.flush()
+    stream = stream or sys.stderr
+    stream.write(shown + "\n")
+    stream.flush()
 
 
 def keep_secret(secret: str) -> None:

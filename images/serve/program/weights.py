@@ -15,6 +15,7 @@ from . import checkpoint
 from .command import option
 from .findings import Start
 from .image import Json
+from .readings import SIZES
 
 OTHER_FORMATS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite")
 """Files that servers do not load where there are safetensors."""
@@ -73,7 +74,7 @@ def read_list(repository: Path, commit: str) -> tuple[list[File], bool] | None:
     """Return the files of a revision, and whether `download` has verified them; None if they are not known."""
     for folder in LISTS:
         value = checkpoint.read_json(repository / folder / f"{commit}.json")
-        with suppress(AttributeError, KeyError, TypeError, ValueError):
+        with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):
             if value is not None:
                 return files_of(value["files"]), value.get("verified") is True
     return None
@@ -92,7 +93,12 @@ def _file_of(path: str, entry: Json) -> File:
     file = File(path, int(entry["size"]), str(entry.get("lfs_sha256") or entry["blob_id"]))
     parts = path.split("/")
     # `isprintable` also refuses half a character, which no file system takes.
-    if {"", ".", ".."} & {*parts} or not path.isprintable() or file.size < 0 or not _DIGEST.fullmatch(file.digest):
+    if (
+        {"", ".", ".."} & {*parts}
+        or not path.isprintable()
+        or file.size not in SIZES
+        or not _DIGEST.fullmatch(file.digest)
+    ):
         raise ValueError(path)
     return file
 

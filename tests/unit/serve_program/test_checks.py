@@ -1,6 +1,7 @@
 """Runs the checks on recorded machines."""
 
 import json
+import math
 import re
 import socket
 from collections.abc import Callable
@@ -274,6 +275,13 @@ def model_folder(folder: Path, config: dict[str, Any]) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
     return folder
+
+
+@pytest.mark.parametrize("odd", [{"num_hidden_layers": 1 << 40}, {"head_dim": math.inf}, {"head_dim": 10**400}])
+def test_an_absurd_config_has_no_shape(odd: dict[str, Any]) -> None:
+    config = {"num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 4}
+    assert checkpoint.shape(config) is not None
+    assert checkpoint.shape(config | odd) is None
 
 
 def test_a_cache_of_latent_attention_is_not_guessed_from_heads() -> None:
