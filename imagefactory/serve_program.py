@@ -4,14 +4,14 @@ So what a container decides, the host and the site show; they do not decide it a
 changes images, and may change what the library does.
 """
 
-from images.serve.program import checks, heat, memory, settings
+from images.serve.program import checks, heat, holders, hosts, memory, network, settings
 from images.serve.program import image as images
+from images.serve.program.drafting import LOW_ACCEPTANCE
 from images.serve.program.findings import OK, Start
 from images.serve.program.keys import SIMILAR
 from images.serve.program.readings import Gpu, Readings
 from images.serve.program.servers.known import server_of
 from images.serve.program.servers.server import Server
-from images.serve.program.watch import LOW_ACCEPTANCE
 from images.serve.program.weights import File as WeightFile
 from images.serve.program.weights import read_list as list_weights
 
@@ -26,9 +26,12 @@ __all__ = (
     "WeightFile",
     "checks",
     "heat",
+    "holders",
+    "hosts",
     "images",
     "list_weights",
     "memory",
+    "network",
     "server_of",
     "settings",
 )

@@ -19,7 +19,7 @@ from imagefactory.lock.mirrors import DebianMirrors, fetch
 from imagefactory.plan.serve.description import DRIVER
 from imagefactory.project.bases import Base
 from imagefactory.project.project import Project
-from imagefactory.serve_program import heat
+from imagefactory.serve_program import heat, holders, hosts, network
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes
 
@@ -30,6 +30,8 @@ BUILD: Final = "build"
 TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck", "chromium")
 """Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
 CDI: Final = ("/etc/cdi", "/var/run/cdi")  # where the Container Device Interface keeps descriptions of devices
+DRIVER_AND_NAME: Final = ("--query-gpu=driver_version,name", "--format=csv,noheader")
+DOCKER_VERSION: Final = ("version", "--format", "{{.Server.Version}}")
 Result = tuple[Health, str, str]  # the health, the details, and what to do about it
 
 
@@ -61,6 +63,8 @@ def examine(project: Project, today: date) -> Iterator[Diagnosis]:
     yield Diagnosis("buildx", "build --engine docker", *_buildx())
     yield Diagnosis("GPU", "run", *_gpu())
     yield Diagnosis("container toolkit", "run", *_toolkit())
+    for result in _host():
+        yield Diagnosis("host", "run", *result)
     yield Diagnosis("test programs", "test", *_test_programs())
 
 
@@ -151,10 +155,9 @@ def _checkout(root: Path) -> Result:
 def _engine() -> Result:
     """Check the Docker daemon, which is needed to run images and to compile but not to build images."""
     remedy = "Building does not need it. To run images, install Docker and start the daemon."
-    docker = shutil.which("docker")
-    if docker is None:
+    if shutil.which("docker") is None:
         return "warning", "no docker on PATH", remedy
-    if version := printed_by(docker, "version", "--format", "{{.Server.Version}}"):
+    if version := _said_by("docker", *DOCKER_VERSION):
         return "ok", f"Docker {version}", ""
     return "warning", "the Docker daemon does not answer", remedy
 
@@ -177,13 +180,14 @@ def _gpu() -> Result:
     if smi is None:
         remedy = "Building does not need it. Where images with a GPU are to run, install NVIDIA's driver."
         return "warning", "no nvidia-smi on PATH", remedy
-    lines = printed_by(smi, "--query-gpu=driver_version,name", "--format=csv,noheader").splitlines()
+    lines = _said_by("nvidia-smi", *DRIVER_AND_NAME).splitlines()
     if not lines:
         return "warning", "nvidia-smi shows no GPU", "Check the driver: run nvidia-smi, and look into `dmesg`."
     driver, _, _ = lines[0].partition(", ")
     names = ", ".join(line.partition(", ")[2] for line in lines)
     state = printed_by(smi, *heat.QUERY)
-    parts = [names, heat.describe(state), f"driver {driver}; images need {DRIVER} or newer"]
+    held = holders.describe(printed_by(smi, *holders.QUERY))
+    parts = [names, heat.describe(state), held, f"driver {driver}; images need {DRIVER} or newer"]
     detail = ", ".join(filter(None, parts))
     major = re.match(r"\d+", driver)
     if major and int(major[0]) < int(DRIVER.partition(".")[0]):
@@ -197,9 +201,8 @@ def _toolkit() -> Result:
     """Look for what lets Docker hand GPUs to containers: a runtime, or descriptions of devices (CDI)."""
     if shutil.which("nvidia-smi") is None:
         return "ok", "not needed without a GPU", ""
-    described = [path for folder in CDI for path in Path(folder).glob("*nvidia*")]
-    docker = shutil.which("docker")
-    runtimes = printed_by(docker, "info", "--format", "{{json .Runtimes}}") if docker else ""
+    described = _described()
+    runtimes = _said_by("docker", "info", "--format", "{{json .Runtimes}}")
     if "nvidia" in runtimes or described:
         return "ok", "Docker has the runtime nvidia" if "nvidia" in runtimes else str(described[0]), ""
     configure = "`sudo nvidia-ctk runtime configure --runtime=docker`"
@@ -209,12 +212,41 @@ def _toolkit() -> Result:
     return "warning", 'Docker cannot hand on GPUs ("could not select device driver")', remedy
 
 
+def _described() -> list[Path]:
+    return [path for folder in CDI for path in Path(folder).glob("*nvidia*")]
+
+
+def _host() -> list[Result]:
+    """Compare this machine with the hosts of known faults; it sees Docker and its toolkit, which no container does."""
+    driver, _, name = _said_by("nvidia-smi", *DRIVER_AND_NAME).partition(", ")
+    toolkit = re.search(r"version (\d[\d.]*)", _said_by("nvidia-ctk", "--version"))
+    versions = {
+        "kernel": platform.release(),
+        "driver": driver,
+        "toolkit": toolkit[1] if toolkit else "",
+        "docker": _said_by("docker", *DOCKER_VERSION),
+    }
+    roce = any(device.active for device in network.read().roce)
+    facts = {**versions, "unified": "GB10" in name, "roce": roce, "cdi": bool(_described())}
+    found: list[Result] = [
+        ("warning", f"{fault.detail} ({fault.source})", fault.remedy) for fault in hosts.faults(facts)
+    ]
+    shown = ", ".join(f"{part} {version}" for part, version in versions.items() if version)
+    return found or [("ok", f"{shown}: no known fault", "")]
+
+
 def _test_programs() -> Result:
     missing = [program for program in TEST_PROGRAMS if shutil.which(program) is None]
     if not missing:
         return "ok", ", ".join(TEST_PROGRAMS), ""
     remedy = f"Tests that need them are skipped. Debian, Ubuntu: apt-get install {' '.join(missing)}"
     return "warning", f"missing: {', '.join(missing)}", remedy
+
+
+def _said_by(name: str, *words: str) -> str:
+    """Return what a program on PATH prints; nothing if it is missing or fails."""
+    program = shutil.which(name)
+    return printed_by(program, *words) if program else ""
 
 
 def printed_by(*command: str) -> str:

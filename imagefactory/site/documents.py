@@ -72,7 +72,12 @@ def page_documents(contents: SiteContents) -> dict[str, Mapping[str, object]]:
         **{f"packages/{packages.slug}": vars(packages) for packages in contents.packages},
         "mods": {"mods": contents.mods},
         "configurations": {"choices": contents.guides.choices},
-        "troubles": {"tasks": tasks, "troubles": troubles, "exit_codes": contents.guides.exit_codes},
+        "troubles": {
+            "tasks": tasks,
+            "troubles": troubles,
+            "exit_codes": contents.guides.exit_codes,
+            "hosts": contents.hosts,
+        },
         "status": vars(contents.status),
         "upgrade": {"images": contents.upgrades},
         "vulnerabilities": {"vulnerabilities": contents.vulnerabilities},
@@ -159,6 +164,8 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
         yield "setting", setting.name, path, plain(setting.meaning), SETTING_WORDS.get(setting.name, "")
     for number, trouble in enumerate(contents.guides.troubles, 1):
         yield "problem", plain(trouble.symptom), f"troubles.html#problem-{number}", plain(trouble.remedy)
+    for number, host in enumerate(contents.hosts, 1):
+        yield "problem", host["host"], f"troubles.html#host-{number}", f"{host['what']}. {host['remedy']}"
     for code, meaning in contents.guides.exit_codes.items():
         yield "exit code", str(code), f"troubles.html#code-{code}", meaning
 

@@ -15,6 +15,7 @@ from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult, shared_files
 from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
+from imagefactory.serve_program import hosts
 from imagefactory.site.guides import Guides, read_guides
 from imagefactory.site.home_page import Choice, first_choices, order_by_use
 from imagefactory.site.image_page import Comparison, ImagePage, image_page
@@ -49,6 +50,8 @@ class SiteContents:
     packages: Sequence[PackageList]
     mods: Sequence[ModPart]
     guides: Guides
+    hosts: Sequence[Mapping[str, str]]
+    """The hosts with known faults: what happens there, what helps, who says so, and when it was seen."""
     status: Status
     vulnerabilities: Sequence[KnownVulnerability]
     upgrades: Sequence[Upgrade]
@@ -114,6 +117,7 @@ def gather(stock: Stock) -> SiteContents:
         packages=list(packages.values()),
         mods=mods_page(stock),
         guides=read_guides(project.root),
+        hosts=[{name: fault[name] for name in ("host", "what", "remedy", "source", "seen")} for fault in hosts.known()],
         status=status_page(stock, images, upgrades, problems),
         vulnerabilities=vulnerabilities_page(images),
         upgrades=list(upgrades.rows()),

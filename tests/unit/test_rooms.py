@@ -37,10 +37,12 @@ FLOORS = {
         *("mods.checks mods.edits mods.load", "mods.apply", "mods.at_start"),
     ),
     "images.serve.program": (
-        *("channel errors heat network private_files redaction timeline checkpoint", "image keys processes readings"),
-        *("health state", "flags liveness readiness rules", "ahead first_process memory settings"),
+        *("channel checkpoint errors heat holders network private_files redaction timeline",),
+        *("image keys processes readings",),
+        *("health state", "flags liveness readiness rules", "ahead first_process hosts memory settings"),
         *("command memory_guard", "kv_disk servers.server", "hangs servers.sglang servers.vllm findings"),
-        *("servers.known", "kv_disk_checks loading machine_checks model_checks pair weights", "checks hub link show"),
+        *("servers.known", "drafting kv_disk_checks loading machine_checks model_checks pair reading weights"),
+        *("checks hub link show",),
         *("downloading proof watch", "main"),
     ),
 }

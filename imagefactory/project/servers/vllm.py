@@ -242,7 +242,7 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "SKIP_CHECKS",
         "list",
-        "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, kv-disk, settings, flags, "
+        "Checks to skip: gpu, driver, host, kernels, model, drafter, disk, memory, shm, kv-disk, settings, flags, "
         "combination, port, api-key, pair.",
     ),
 )

@@ -32,6 +32,7 @@ def run(start: Start, names: Iterable[str]) -> list[Finding]:
 CHECKS: dict[str, Check] = {
     "gpu": machine_checks.gpu,
     "driver": machine_checks.driver,
+    "host": machine_checks.host,
     "kernels": machine_checks.kernels,
     "model": model_checks.model,
     "drafter": model_checks.drafter,

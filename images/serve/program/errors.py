@@ -8,7 +8,7 @@ _BY_CODE = {
     64: "bad-option bad-value out-of-range contradiction not-in-this-server settings flags combination nodes-differ",
     65: "bad-key-file unprotected api-key",
     66: "model drafter gated unknown-model unknown-revision damaged",
-    67: "gpu driver memory shm disk kv-disk port no-hub stalled pair",
+    67: "gpu driver host memory shm disk kv-disk port no-hub stalled pair",
     68: "broken-image mod-failed internal",
 }
 """To correct: the settings, the key, the model, the machine, the image."""

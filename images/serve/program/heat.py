@@ -6,7 +6,7 @@ The limits and remedies are of GB10, where CPU and GPU share their heat; others 
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 _FIELDS = ("name", "temperature.gpu", "power.draw", "utilization.gpu", "clocks.sm", "clocks_event_reasons.active")
@@ -25,12 +25,12 @@ POWERLESS = (
 )
 
 
-def said() -> str:
-    """Return what nvidia-smi says, a line per GPU; empty if it is missing or does not answer."""
+def said(query: Sequence[str]) -> str:
+    """Return what nvidia-smi answers, a line per GPU or process; empty if it is missing or does not answer."""
     program = shutil.which("nvidia-smi")
     with suppress(OSError, subprocess.SubprocessError):
         if program:
-            done = subprocess.run([program, *QUERY], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603 - no words from outside
+            done = subprocess.run([program, *query], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603 - no words from outside
             return done.stdout
     return ""
 

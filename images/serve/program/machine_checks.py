@@ -1,11 +1,12 @@
-"""Checks the machine: GPU, driver, kernels, disk, memory, shared memory and port."""
+"""Checks the machine: GPU, driver, known faults, kernels, disk, memory, shared memory and port."""
 
 import errno
 import socket
 from collections.abc import Iterator
 
-from . import heat
+from . import heat, holders, hosts
 from . import memory as budget
+from .command import paired
 from .findings import FAIL, LARGER_DISK, OK, SKIPPED, WARN, Finding, Start
 from .image import release
 from .kv_disk import stage
@@ -50,6 +51,19 @@ def driver(start: Start) -> list[Finding]:
     return [Finding("driver", OK, f"{found}, needs {minimum} or newer")]
 
 
+def host(start: Start) -> Iterator[Finding]:
+    """Look for known faults of what a container sees of its host; the doctor sees Docker and its toolkit, too."""
+    readings = start.readings
+    facts = {
+        "unified": readings.unified,
+        "kernel": readings.kernel,
+        "driver": readings.driver,
+        "roce": paired(start.settings) and any(device.active for device in readings.network.roce),
+    }
+    found = [Finding("host", WARN, fault.detail, remedy=fault.remedy) for fault in hosts.faults(facts)]
+    yield from found or [Finding("host", OK, "no known fault")]
+
+
 def kernels(start: Start) -> list[Finding]:
     gpu = start.readings.gpus[0] if start.readings.gpus else None
     if not start.on_gpu:
@@ -69,7 +83,7 @@ def disk(start: Start) -> list[Finding]:
     if free is None:
         return [Finding("disk", SKIPPED, f"free space in {start.cache} unknown")]
     download = (sizes.get("download") or sizes.get("weights") or 0) + (
-        sizes.get("drafter", 0) if start.command.speculative else 0
+        sizes.get("drafter", 0) if (start.command.speculative or {}).get("model") else 0
     )
     needed = table + (0 if here else download)
     more = f", {table / budget.GB:.0f} GB of it for a table that the server writes at every start" if table else ""
@@ -90,14 +104,30 @@ def memory(start: Start) -> list[Finding]:
     total, free = (readings.memory_total, readings.memory_available) if readings.unified else (gpu.total, gpu.free)
     if not total or free is None:
         return [Finding("memory", WARN, "the machine's memory is unknown", remedy="Check it with `free -g`.")]
-    verdict = budget.judge(
-        budget.Machine(total, free, readings.unified, stage(start.settings)),
+    asked = (
         start.needs(),
         start.server.share,
         start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default,
         start.settings.number("MAX_MODEL_LEN"),
     )
+    machine = budget.Machine(total, free, readings.unified, stage(start.settings))
+    verdict = budget.judge(machine, *asked)
+    # What would fit into an idle machine fails for what others hold: a killed server may have left its engine behind.
+    if verdict.setting and not budget.judge(machine._replace(free=total), *asked).setting:
+        verdict = _blame(verdict, total - free, readings.processes)
     return [Finding("memory", FAIL if verdict.setting else OK, *verdict)]
+
+
+def _blame(verdict: budget.Verdict, held: int, processes: str) -> budget.Verdict:
+    """Name the processes that hold the memory, as far as the container sees them."""
+    known = holders.of(processes)
+    who, end = holders.describe(processes), "End what is left over"
+    if known:
+        end += f" (`kill {known[0].process}`)"
+    else:
+        who = f"others hold {held / budget.GB:.1f} GB, unseen from this container"
+        end += ": `nvidia-smi` on the host names it"
+    return verdict._replace(detail=f"{verdict.detail}; {who}", remedy=f"{end}. Else: {verdict.remedy}")
 
 
 def shm(start: Start) -> list[Finding]:

@@ -42,7 +42,7 @@ from .redaction import hide, masked, report, say
 from .servers.known import server_of
 from .servers.server import Server
 
-MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags", "pair")
+MACHINE_CHECKS = ("gpu", "driver", "host", "kernels", "flags", "pair")
 """The checks of a command that the user wrote."""
 KEPT_SETTINGS = (
     *("WARMUP", "COMPILERS", "HANG_LIMIT", "MEMORY_FLOOR", "ALLOCATOR", "SKIP_CHECKS", "CHECKS"),

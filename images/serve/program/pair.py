@@ -124,7 +124,6 @@ def check(start: Start) -> Iterator[Finding]:
     values = {
         "gpu": start.on_gpu,
         "machine": os.uname().machine,
-        "kernel": os.uname().release,
         "nccl": nccl_version(),
         "interface": node.interface.name,
         "mtu": node.interface.mtu,

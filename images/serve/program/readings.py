@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import heat
+from . import heat, holders
 from . import network as networks
 from .errors import StartError
 
@@ -45,6 +45,9 @@ class Readings(NamedTuple):
     state: str = ""
     """What nvidia-smi says about heat, power and clocks."""
     network: networks.Network = networks.Network(())
+    kernel: str = ""
+    processes: str = ""
+    """What nvidia-smi says about processes that hold memory of the GPU."""
 
     @property
     def unified(self) -> bool:
@@ -60,7 +63,9 @@ def read(cache: str) -> Readings:
     gpus, driver = _nvml() if any(Path(device).exists() for device in DEVICES) else ((), "")
     _, free = _space(Path(cache), *Path(cache).parents)
     shared, _ = _space(Path("/dev/shm"))  # noqa: S108 - not a file of ours
-    return Readings(gpus, driver, total, available, free, shared, heat.said() if gpus else "", networks.read())
+    state, processes = (heat.said(query) if gpus else "" for query in (heat.QUERY, holders.QUERY))
+    network, kernel = networks.read(), os.uname().release
+    return Readings(gpus, driver, total, available, free, shared, state, network, kernel, processes)
 
 
 def _recorded(path: str) -> Readings:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from . import ahead, hangs, health, memory_guard, private_files, readiness, state, timeline
+from . import ahead, drafting, hangs, health, hosts, memory_guard, private_files, readiness, reading, state, timeline
 from . import command as commands
 from . import link as links
 from .channel import STARTING, Link
@@ -22,11 +22,10 @@ from .findings import Start
 from .redaction import say
 from .servers.server import Choices, hook_variables
 
-REPORT_EVERY, WARN_EVERY = 600.0, 60.0
-"""Seconds between reports of draft acceptance, and between warnings."""
+WARN_EVERY = 60.0
+"""Seconds between warnings."""
 PAUSE, KEY_LIMIT = 2.0, 600.0
 """Seconds between two questions, and until the server has refused a request without its key."""
-LOW_ACCEPTANCE = 0.1
 UNKNOWN_PATH, REFUSALS = "/imagefactory", (401, 403)
 """A path that no server has: one that is not guarded responds with 404."""
 
@@ -46,6 +45,7 @@ class Task:
         self.guarded = memory_guard.Guarded(start.memory_floor, start.planned_rest, unified=start.readings.unified)
         self.find_kernels = partial(ahead.find, start.image.facts, os.environ)
         self.kernels = self.find_kernels()
+        self.unified, self.disk = start.readings.unified, reading.ReadMeter(os.getpid())
         self.began = began
         """When the program's process started, on the monotonic clock."""
         try:
@@ -120,6 +120,7 @@ def _companion(task: Task, server: int) -> None:
     compiling = _compile(task)
     if task.link:
         threading.Thread(target=links.keep, args=(task.link, server, task.address.port), daemon=True).start()
+    task.disk.begin()
     if not task.address.port or not _listens(task, server, started):
         return
     if task.key_file:
@@ -195,7 +196,11 @@ def _tell_start(task: Task, moments: timeline.Moments) -> None:
         lines = Path(task.choices).read_text("utf-8", "replace")[:1_000_000].splitlines()
     for line in report(task.server.choices(lines), drafting=task.drafting):
         say(line)
-    say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.rounds)))
+    moments = task.server.moments(lines, moments)
+    say(timeline.describe(moments, warm_up=bool(task.rounds)))
+    speed = task.disk.megabytes_per_second(moments.loading, moments.loaded)
+    for fault in hosts.faults({"unified": task.unified, "read_mbps": speed}):
+        say(f"WARNING: {fault.detail}. {fault.remedy}")
     if any(task.kernels):
         say(f"kernels of FlashInfer: {task.kernels.outcome(task.find_kernels())}")
 
@@ -216,32 +221,15 @@ def _listens(task: Task, server: int, started: float) -> bool:
 
 def _report(task: Task, server: int) -> None:
     """Report draft acceptance, and what came from KV_DISK, until the server ends."""
-    drafts, from_disk, reported, told = (0.0, 0.0, 0.0), 0.0, 0.0, 0.0
+    drafts, from_disk, told = drafting.Reporter(), 0.0, 0.0
     while os.getppid() == server:
         time.sleep(hangs.LOOK)
         now, metrics = time.monotonic(), hangs.metrics(task.watched) or b""
-        if task.drafting and metrics and now - reported > REPORT_EVERY:
-            line, reported = acceptance(drafts, task.server.drafted(metrics)), now
-            if line:
-                say(line)
-                drafts = task.server.drafted(metrics)
+        for line in drafts.look(now, task.server.drafted(metrics)) if task.drafting and metrics else ():
+            say(line)
         if (read := task.server.from_disk(metrics)) > from_disk and now - told >= WARN_EVERY:
             say(f"{read - from_disk:,.0f} tokens of prompts came from KV_DISK, {read:,.0f} since the start")
             from_disk, told = read, now
-
-
-def acceptance(before: tuple[float, float, float], now: tuple[float, float, float]) -> str:
-    """Describe the draft acceptance since the last report; empty if there were no drafts."""
-    drafts, drafted, accepted = (new - old for new, old in zip(now, before, strict=True))
-    if drafts <= 0 or drafted <= 0:
-        return ""
-    line = (
-        f"draft acceptance {accepted / drafted:.0%}: {accepted / drafts:.1f} of {drafted / drafts:.0f} "
-        f"tokens per draft ({drafts:.0f} drafts)"
-    )
-    if accepted / drafted < LOW_ACCEPTANCE:
-        line += "; DFLASH_DRAFTER=off may be faster for this kind of text"
-    return line
 
 
 def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:

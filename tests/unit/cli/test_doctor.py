@@ -1,5 +1,6 @@
 """Tests the doctor: every check runs, and whatever is wrong comes with a remedy."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,16 @@ def look(locked_checkout: Checkout) -> Look:
 def test_healthy_machine_passes(look: Look) -> None:
     found = look()
     healthy = {"system", "uv", "package index", "Debian mirror", "Debian support", "cache", "checkout"}
-    others = {"environment", "container engine", "buildx", "GPU", "container toolkit", "free disk", "test programs"}
+    others = {
+        "environment",
+        "container engine",
+        "buildx",
+        "GPU",
+        "container toolkit",
+        "free disk",
+        "test programs",
+        "host",
+    }
     assert set(found) == {*healthy, *others}
     assert {found[subject].health for subject in healthy} == {"ok"}, found
     assert sys.executable in found["system"].detail
@@ -174,3 +184,36 @@ def test_gpu_driver_and_toolkit_are_looked_at(
     if driver:
         assert f"NVIDIA GB10, 91 °C, 44 W, 96 % busy, 1800 MHz, driver {driver}; images need" in found["GPU"].detail
         assert found["GPU"].detail.startswith("NVIDIA GB10 is slowed down to 1800 MHz by heat") == (reasons == "0x20")
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        (("28.5.1", "580.95.05", "1.19.0"), []),
+        (("28.5.1", "610.43.02", "1.19.1"), ["driver 610.43.02: one owner", "container toolkit 1.19.1: a Spark froze"]),
+        (("20.10.8", "580.95.05", "1.18.0"), ["Docker 20.10.8: it answers clone3 with EPERM"]),
+    ],
+)
+def test_a_host_with_known_faults_is_warned_about_with_source_and_date(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: tuple[str, str, str], words: list[str]
+) -> None:
+    docker, driver, toolkit = versions
+    answers = f"*apps*) echo '4711, VLLM::EngineCore, 1000';; *) echo '{driver}, NVIDIA GB10';;"
+    programs = {
+        "docker": f"echo {docker}",
+        "nvidia-ctk": f"echo 'NVIDIA Container Toolkit CLI version {toolkit}'; echo 'commit: 1'",
+        "nvidia-smi": f"case $1 in {answers} esac",
+    }
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "nvidia.yaml").touch()
+    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / name) if name in programs else None)
+    monkeypatch.setattr(doctor, "CDI", (str(tmp_path),))
+    found = doctor._host()
+    assert [health for health, *_ in found] == (["warning"] * len(words) or ["ok"])
+    for (_, detail, remedy), expected in zip(found, words, strict=False):
+        assert expected in detail
+        assert re.search(r"#\d+, 20\d\d-\d\d-\d\d\)$", detail), "a source, and a day"
+        assert remedy
+    assert "process 4711 (VLLM::EngineCore) holds 1.0 GB of the GPU" in look()["GPU"].detail

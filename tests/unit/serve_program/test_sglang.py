@@ -14,6 +14,7 @@ from images.serve.program import settings as read_settings
 from images.serve.program.command import Command
 from images.serve.program.image import Image, load
 from images.serve.program.servers.known import server_of
+from images.serve.program.servers.server import Drafts
 from images.serve.program.servers.sglang import SERVER
 from images.serve.program.timeline import Moments, describe
 from tests.fixtures.failures import raises, refuses
@@ -225,8 +226,8 @@ sglang:spec_num_draft_tokens{model_name="m",tp_rank="0"} 16.0
 sglang:generation_tokens_total{is_streaming="false",model_name="m"} 300.0
 sglang:generation_tokens_total{is_streaming="true",model_name="m"} 280.0
 """
-    assert SERVER.drafted(metrics) == (100.0, 1500.0, 480.0)
-    assert SERVER.drafted(b"") == (0.0, 0.0, 0.0)
+    assert SERVER.drafted(metrics) == Drafts(100.0, 1500.0, 480.0, 580.0)
+    assert SERVER.drafted(b"") == Drafts()
 
 
 @pytest.mark.parametrize(("target", "port"), [(QWEN, 30000), ("qwen3.5-27b-nvfp4", 8000)])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from images.serve.program import timeline
 from images.serve.program.servers.server import hook_variables
-from images.serve.program.servers.vllm import SERVER, choices, counters, moments
-from images.serve.program.watch import acceptance, report
+from images.serve.program.servers.vllm import SERVER, choices, moments
+from images.serve.program.watch import report
 
 HEALTHY = [
     "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
@@ -24,12 +24,6 @@ SLOW = [
     "Your GPU does not have native support for FP4 computation but FP4 quantization is being used.",
     "Using MarlinNvFp4LinearKernel for NVFP4 GEMM",
 ]
-METRICS = b"""# HELP vllm:spec_decode_num_drafts_total Number of drafts.
-vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 100.0
-vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 1500.0
-vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 480.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 78.0
-"""
 
 
 def test_kernels_and_both_attention_backends_are_reported_and_slow_ones_are_a_warning() -> None:
@@ -44,14 +38,6 @@ def test_kernels_and_both_attention_backends_are_reported_and_slow_ones_are_a_wa
     kernels, warning = report(choices(SLOW), drafting=False)
     assert kernels == "NVFP4 GEMM by MarlinNvFp4LinearKernel"
     assert warning.startswith("WARNING: FP4 runs through Marlin")
-
-
-def test_draft_acceptance_is_computed_from_the_metrics() -> None:
-    now = counters(METRICS)
-    assert now == (100.0, 1500.0, 480.0)
-    assert acceptance((0, 0, 0), now) == "draft acceptance 32%: 4.8 of 15 tokens per draft (100 drafts)"
-    assert acceptance(now, now) == ""
-    assert "DFLASH_DRAFTER=off" in acceptance((0, 0, 0), (100.0, 1500.0, 30.0))
 
 
 def with_hook(program: str, note: Path | str, **variables: str) -> subprocess.CompletedProcess[bytes]:

@@ -12,8 +12,10 @@ from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
+from markupsafe import escape
 
 from imagefactory.project.targets import host_machine
+from imagefactory.serve_program import hosts
 from imagefactory.site.documents import feed
 from imagefactory.site.image_page import HISTORY
 from imagefactory.site.rendering import render
@@ -296,6 +298,13 @@ def test_there_are_files_for_language_models_and_recipes(files: dict[str, bytes]
         assert path in files
     assert "recipes/.sparkrun/registry.yaml" in files
     assert b"registry.yaml" in files["sparkrun-registry.tar"]
+
+
+def test_machines_with_known_faults_are_listed_with_source_and_date(files: dict[str, bytes]) -> None:
+    page, listed = files["troubles.html"].decode(), json.loads(files["troubles.json"])["hosts"]
+    assert {host["host"] for host in listed} == {fault["host"] for fault in hosts.known()}
+    for host in listed:
+        assert all(str(escape(host[part])) in page for part in ("host", "what", "source", "seen"))
 
 
 def test_measured_images_are_compared_with_an_interval_if_nothing_else_differs(tmp_path: Path) -> None:

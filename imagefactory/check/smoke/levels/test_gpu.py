@@ -110,13 +110,11 @@ def test_drafts_are_accepted(
     applies(drafter not in ("", "off"), "the image has no drafter")
     before = program.drafted(served.get("/metrics").content)
     ask(served, model, "Write a Python function that sorts a list with quicksort, and explain it.", 512)
-    _, drafted, accepted = (
-        new - old for new, old in zip(program.drafted(served.get("/metrics").content), before, strict=True)
-    )
-    assert drafted > 0, "nothing was drafted"
-    record_property("draft_acceptance", round(accepted / drafted, 3))
-    share = f"{accepted:.0f} of {drafted:.0f} drafted tokens were accepted"
-    assert accepted / drafted >= LOW_ACCEPTANCE, share
+    new = program.drafted(served.get("/metrics").content).since(before)
+    assert new.tokens > 0, "nothing was drafted"
+    record_property("draft_acceptance", round(new.accepted / new.tokens, 3))
+    share = f"{new.accepted:.0f} of {new.tokens:.0f} drafted tokens were accepted"
+    assert new.accepted / new.tokens >= LOW_ACCEPTANCE, share
 
 
 @pytest.mark.usefixtures("stop_seconds")

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,6 +52,28 @@ class Work(NamedTuple):
     """Requests."""
     deferred: float = 0.0
     """Requests that wait for something to be fetched, while nothing is."""
+
+
+class Drafts(NamedTuple):
+    """What a server counts of its drafts."""
+
+    drafts: float = 0.0
+    tokens: float = 0.0
+    accepted: float = 0.0
+    generated: float = 0.0
+    """All tokens of answers, drafted or not."""
+    positions: tuple[float, ...] = ()
+    """How often the first, second … token of a draft was accepted; empty if the server does not say."""
+
+    def since(self, before: Drafts) -> Drafts:
+        positions = zip_longest(self.positions, before.positions, fillvalue=0.0)
+        return Drafts(
+            self.drafts - before.drafts,
+            self.tokens - before.tokens,
+            self.accepted - before.accepted,
+            self.generated - before.generated,
+            tuple(new - old for new, old in positions),
+        )
 
 
 class Handover(NamedTuple):
@@ -100,8 +123,8 @@ class Server:
     """Adds what its log tells about a start; of several processes, the first to begin and the last to end count."""
     choices: Callable[[Iterable[str]], Choices]
     work: Callable[[bytes], Work]
-    drafted: Callable[[bytes], tuple[float, float, float]]
-    """Reads the numbers of drafts, drafted tokens and accepted tokens from its metrics."""
+    drafted: Callable[[bytes], Drafts]
+    """Reads from its metrics what it counts of its drafts."""
     from_disk: Callable[[bytes], float]
     """Reads from its metrics how many tokens of prompts came from KV_DISK."""
 

@@ -21,7 +21,7 @@ from ..keys import Secrets
 from ..redaction import HIDDEN, KEY_FLAG
 from ..settings import Settings, Value
 from ..timeline import Moments, timed
-from .server import Choices, Handover, LogLines, Server, hook_variables, work
+from .server import Choices, Drafts, Handover, LogLines, Server, hook_variables, work
 
 ALWAYS = ("--model-type", "llm", "--enable-metrics")
 """No search of the hub for a diffusion model; /metrics as vLLM has it."""
@@ -153,8 +153,8 @@ def choices(lines: Iterable[str]) -> Choices:
     return Choices(tuple(dict.fromkeys(found)), (), ())
 
 
-def drafted(metrics: bytes) -> tuple[float, float, float]:
-    """Read the numbers of drafts, drafted tokens and accepted tokens from the metrics.
+def drafted(metrics: bytes) -> Drafts:
+    """Read what SGLang counts of its drafts; not by position.
 
     Every draft is verified by one call, which gives one token more than it accepts.
     """
@@ -166,7 +166,7 @@ def drafted(metrics: bytes) -> tuple[float, float, float]:
             generated += float(value)
         else:
             block = max(block, float(value))
-    return calls, calls * max(0.0, block - 1), max(0.0, generated - calls)
+    return Drafts(calls, calls * max(0.0, block - 1), max(0.0, generated - calls), generated)
 
 
 ADMIN_FLAG = "--admin-api-key"

@@ -13,7 +13,7 @@ from ..keys import Secrets
 from ..redaction import is_flag
 from ..settings import Settings
 from ..timeline import Moments, timed
-from .server import Choices, Handover, LogLines, Server, Work, hook_variables, work
+from .server import Choices, Drafts, Handover, LogLines, Server, Work, hook_variables, work
 
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
 PARALLEL = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
@@ -139,11 +139,15 @@ _DEFERRED = re.compile(
 )
 """Only a server with a connector for its KV cache has the second."""
 _METRIC = re.compile(
-    rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?(?:\{[^}]*\})? ([0-9.e+]+)",
+    rb"^vllm:(?:spec_decode_num_)?(drafts|draft_tokens|accepted_tokens|generation_tokens)(?:_total)?(?:\{[^}]*\})?"
+    rb" ([0-9.e+]+)",
     re.MULTILINE,
 )
 _FROM_DISK = re.compile(
     rb'^vllm:prompt_tokens_cached_by_source(?:_total)?\{[^}]*source="disk"[^}]*\} ([0-9.e+]+)', re.MULTILINE
+)
+_POSITION = re.compile(
+    rb"^vllm:spec_decode_num_accepted_tokens_per_pos(?:_total)?\{([^}]*)\} ([0-9.e+]+)", re.MULTILINE
 )
 
 
@@ -179,11 +183,16 @@ def _work(metrics: bytes) -> Work:
     return work(WORK, metrics)._replace(deferred=sums.get(b"waiting_by_reason", 0.0) if fetched == 0 else 0.0)
 
 
-def counters(metrics: bytes) -> tuple[float, float, float]:
-    found = {b"drafts": 0.0, b"draft_tokens": 0.0, b"accepted_tokens": 0.0}
+def counters(metrics: bytes) -> Drafts:
+    found = dict.fromkeys((b"drafts", b"draft_tokens", b"accepted_tokens", b"generation_tokens"), 0.0)
     for name, value in _METRIC.findall(metrics):
         found[name] += float(value)
-    return found[b"drafts"], found[b"draft_tokens"], found[b"accepted_tokens"]
+    positions: dict[int, float] = {}
+    for labels, value in _POSITION.findall(metrics):
+        if position := re.search(rb'position="(\d{1,4})"', labels):
+            positions[int(position[1])] = positions.get(int(position[1]), 0.0) + float(value)
+    drafts, tokens, accepted, generated = found.values()
+    return Drafts(drafts, tokens, accepted, generated, tuple(positions[number] for number in sorted(positions)))
 
 
 def _facts(settings: Settings, built: Command) -> dict[str, object]:
