@@ -108,9 +108,10 @@ def drafter_of(image: Image, settings: Settings, *, own: bool) -> dict[str, Any]
 
 
 def refuse_second_drafter(settings: Settings, flag: str) -> None:
-    for name in (name for name in DRAFT_SETTINGS if name in settings.given):
+    # DFLASH_DRAFTER=off describes no drafter: whoever drafts by a flag may switch the image's own off.
+    for name in (name for name in DRAFT_SETTINGS if name in settings.given and settings.values[name] is not None):
         what, remedy = f"{name} and {flag} both describe the drafter.", f"Leave out either {name} or {flag}."
-        raise StartError("contradiction", what, name, settings.text(name) or "off", "one of the two", remedy=remedy)
+        raise StartError("contradiction", what, name, settings.text(name), "one of the two", remedy=remedy)
 
 
 def allocator(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:

@@ -114,7 +114,7 @@ class Start(NamedTuple):
         shares = 1 if facts.get("latent") else parts
         return memory.Needs(
             weights // parts if weights else None,
-            (facts.get("drafter", 0) if self.command.speculative else 0),
+            (facts.get("drafter", 0) if (self.command.speculative or {}).get("model") else 0),
             int(per_token * factor) // shares if per_token else None,
             per_sequence // parts,
             context,

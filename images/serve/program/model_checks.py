@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import partial
 
-from . import checkpoint
+from . import checkpoint, rules
 from . import flags as server_flags
 from .command import option
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
-from .redaction import KEY_FLAG
+from .redaction import KEY_FLAG, is_flag
 
 NEAR = 0.85
 """How similar a variable is to the setting that it is taken for."""
@@ -96,6 +96,8 @@ def drafter(start: Start) -> list[Finding]:
 
 def flags(start: Start) -> list[Finding]:
     server, version = start.image.title, start.image.version
+    if tools := _tool_choice(start):
+        return [tools]
     if start.package is None:
         return [Finding("flags", SKIPPED, f"{server} is not installed here")]
     known = server_flags.known(start.package, start.server.argument_files)
@@ -107,6 +109,21 @@ def flags(start: Start) -> list[Finding]:
         return [Finding("flags", FAIL, detail, "EXTRA_ARGS", unknown[0], allowed, remedy)]
     count = sum(word.startswith("--") for word in start.command.arguments)
     return [Finding("flags", OK, f"{server} {version} supports all {count}")]
+
+
+def _tool_choice(start: Start) -> Finding | None:
+    """Refuse automatic tool choice without a parser: vLLM ends after its imports, SGLang answers calls as text."""
+    words, chosen, parser = start.command.arguments, start.settings, "TOOL_CALL_PARSER"
+    asked = "ENABLE_AUTO_TOOL_CHOICE" in chosen.given and chosen.values["ENABLE_AUTO_TOOL_CHOICE"] is True
+    asked = asked or any(is_flag(word, "--enable-auto-tool-choice") for word in words)
+    if not asked or option(words, "--tool-call-parser") is not None:
+        return None
+    own = start.image.settings[parser].default if start.own_model else ""
+    known = (name for part, name in rules.common()["parsers"].items() if part in start.command.model.lower())
+    name = own if own not in {"", "off"} else next(known, "")
+    remedy = f"Set {parser}={name}" if name else f"Set {parser} to the one that the model's card names"
+    detail = f"{start.image.title} needs a parser for the tool calls of {start.command.model}"
+    return Finding("flags", FAIL, detail, parser, "off", name, f"{remedy}, or leave out ENABLE_AUTO_TOOL_CHOICE.")
 
 
 def combination(start: Start) -> Iterator[Finding]:

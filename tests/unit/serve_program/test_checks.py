@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from images.serve.program import checkpoint
+from imagefactory.project.project import Project
+from images.serve.program import checkpoint, rules
 from images.serve.program.checks import CHECKS
+from images.serve.program.image import TITLES
 from tests.fixtures.failures import refused
-from tests.fixtures.serving import READINGS, SIZES, Images
+from tests.fixtures.serving import READINGS, REPOSITORY, SIZES, Images
 
 QWEN = "qwen3.5-27b-nvfp4"
 DRAFT = "DRAFT_ATTENTION_BACKEND"
@@ -288,3 +290,51 @@ def test_a_cache_of_latent_attention_is_not_guessed_from_heads() -> None:
     config = {"num_attention_heads": 64, "head_dim": 128, "num_hidden_layers": 42, "max_position_embeddings": 4096}
     assert checkpoint.shape(config) is not None
     assert checkpoint.shape(config | {"kv_lora_rank": 512}) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "parser"),
+    [
+        ("gemma4-31b", {"ENABLE_AUTO_TOOL_CHOICE": "1"}, "gemma4"),
+        ("gemma4-31b", {"EXTRA_ARGS": "--enable-auto-tool-choice"}, "gemma4"),
+        ("qwen3-coder-next-nvfp4", {"TOOL_CALL_PARSER": "off"}, "qwen3_coder"),
+        ("gemma4-31b", {"ENABLE_AUTO_TOOL_CHOICE": "1", "MODEL": "openai/gpt-oss-20b"}, "openai"),
+        ("gemma4-31b", {"ENABLE_AUTO_TOOL_CHOICE": "1", "MODEL": "somebody/unheard-of"}, ""),
+        ("gemma4-31b@sglang-0.5.21", {"ENABLE_AUTO_TOOL_CHOICE": "1"}, "gemma4"),
+    ],
+)
+def test_tool_choice_without_a_parser_is_refused_and_the_model_s_is_named(
+    checks: Checks, target: str, given: dict[str, str], parser: str
+) -> None:
+    found = checks(target, "gb10", given)["flags"]
+    assert (found["result"], found["exit_code"], found["setting"]) == ("fail", 64, "TOOL_CALL_PARSER")
+    assert found["allowed"] == parser
+    assert found["remedy"].startswith(
+        f"Set TOOL_CALL_PARSER={parser}," if parser else "Set TOOL_CALL_PARSER to the one"
+    )
+    again = checks(target, "gb10", given | {"TOOL_CALL_PARSER": parser or "hermes"})["flags"]
+    assert again["result"] != "fail"
+
+
+def test_the_parsers_of_models_are_those_of_the_matrix() -> None:
+    known = rules.common()["parsers"].items()
+    for model in Project(REPOSITORY).matrix.models.values():
+        named = {shape.tool_call_parser for server in TITLES for shape in model.shapes(server, "gb10")} - {None}
+        guessed = next((parser for part, parser in known if model.repo and part in model.repo.lower()), None)
+        assert not named or guessed in named, model.repo
+
+
+NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 5}'"""
+
+
+def test_the_image_s_drafter_may_be_off_beside_another_one_that_flags_describe(served_image: Images) -> None:
+    image, machine = served_image("gemma4-31b"), READINGS / "gb10.json"
+    found = image.dry_run({"DFLASH_DRAFTER": "off", "EXTRA_ARGS": NGRAM}, readings=machine)
+    assert found["command"].count("--speculative-config") == 1
+    words = {check["name"]: check["detail"] for check in found["checks"]}
+    assert words["drafter"] == "none"
+    off = image.dry_run({"DFLASH_DRAFTER": "off"}, readings=machine)["checks"]
+    assert words["memory"] == next(check["detail"] for check in off if check["name"] == "memory"), (
+        "n-grams weigh nothing"
+    )
+    assert refused(image.run(variables={"DFLASH_NUM_SPEC_TOKENS": "5", "EXTRA_ARGS": NGRAM}), "contradiction")
