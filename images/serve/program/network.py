@@ -54,7 +54,7 @@ class Network(NamedTuple):
 def recorded(values: Mapping[str, Any]) -> Network:
     """Return the network of another machine, from JSON."""
     interfaces = (
-        Interface(str(name), IPv4Interface(str(address)), *map(int, more[:1]), *map(bool, more[1:]))
+        Interface(str(name), IPv4Interface(str(address)), int(more[0] if more else 0), bool(more[1:] != [False]))
         for name, address, *more in values.get("interfaces", ())
     )
     roce = (Roce(str(name), str(of), bool(active), str(port)) for name, of, active, port in values.get("roce", ()))
