@@ -24,7 +24,7 @@ class Watched(NamedTuple):
 
     server: Server
     address: health.Address
-    """Port 0 if this node serves no API: then the other one judges."""
+    """Port 0 if it cannot be asked: the other of two nodes judges then, or nobody."""
     model: str
     key: str
     limit: int

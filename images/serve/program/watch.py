@@ -26,6 +26,8 @@ WARN_EVERY = 60.0
 """Seconds between warnings."""
 PAUSE, KEY_LIMIT = 2.0, 600.0
 """Seconds between two questions, and until the server has refused a request without its key."""
+WITHOUT_HTTP = {"--uds", "--grpc", "--grpc-mode", "--smg-grpc-mode"}
+"""Flags of servers that answer at no port: nobody can say whether they hang."""
 UNKNOWN_PATH, REFUSALS = "/imagefactory", (401, 403)
 """A path that no server has: one that is not guarded responds with 404."""
 
@@ -41,7 +43,9 @@ class Task:
         self.api_key, self.key_file = start.settings.secrets.api_key, key_file
         self.rounds, self.compilers = start.settings.number("WARMUP") or 0, _compilers(start)
         limit = start.settings.number("HANG_LIMIT") or 0
-        self.watched = hangs.Watched(self.server, where, self.model, self.api_key, limit, link, start.cache)
+        reached = not WITHOUT_HTTP & {word.partition("=")[0].replace("_", "-") for word in start.command.arguments}
+        asked = where if reached else where._replace(port=0)
+        self.watched = hangs.Watched(self.server, asked, self.model, self.api_key, limit, link, start.cache)
         self.guarded = memory_guard.Guarded(start.memory_floor, start.planned_rest, unified=start.readings.unified)
         self.find_kernels = partial(ahead.find, start.image.facts, os.environ)
         self.kernels = self.find_kernels()

@@ -98,6 +98,12 @@ def test_who_answers_our_question_or_works_is_not_stuck(started: Start, tmp_path
     assert not (tmp_path / f"imagefactory-{os.getuid()}" / "stuck").exists()
 
 
+def test_a_server_that_answers_at_no_port_is_not_judged(started: Start) -> None:
+    process = started("time.sleep(600)", EXTRA_ARGS="--uds /run/vllm", CHECKS="off", HANG_LIMIT="1")
+    time.sleep(4)
+    assert process.poll() is None
+
+
 def test_a_stopped_process_is_named_and_one_that_goes_on_is_well_again(started: Start, tmp_path: Path) -> None:
     process = started(serves(BUSY), HANG_LIMIT="0")
     server = recorded(tmp_path)["pid"]
