@@ -24,6 +24,8 @@ FLOOR = 2_000_000_000
 COMPILING = 3.0
 """The multiple of MEMORY_FLOOR below which compiling beside the server ends."""
 SPARE_CORES = 2
+SAMPLING = "sampling"
+"""The module that a sampled request calls. Others are called while the server loads, which waits for them itself."""
 
 
 DRIVER_PLACES = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
@@ -68,19 +70,19 @@ def linker_path(environment: Mapping[str, str], root: str = "/") -> dict[str, st
     return {"LIBRARY_PATH": ":".join(filter(None, (folder, environment.get("LIBRARY_PATH", ""))))}
 
 
-def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = image.VENV) -> Kernels:
+def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = "") -> Kernels:
     """Look for the modules that the image's model calls, without importing FlashInfer."""
     wanted: dict[str, str] = (facts.get("flashinfer") or {}).get("modules", {})
-    packages = Path(venv).glob("lib/python3*/site-packages")
+    packages = Path(venv or image.VENV).glob("lib/python3*/site-packages")
     site = next(iter(sorted(packages)), Path(venv))
     version = next((path.name.split("-")[1] for path in site.glob("flashinfer_python-*.dist-info")), "*")
     base = Path(environment.get("FLASHINFER_WORKSPACE_BASE") or environment.get("HOME") or "/root")
     volume = base / ".cache" / "flashinfer" / version.removesuffix(".dist")
     shipped = site / "flashinfer_jit_cache"
-    image = tuple(name for name in wanted if any(shipped.glob(f"**/{name}/{name}.so")))
-    rest = {name: make for name, make in wanted.items() if name not in image}
+    in_image = tuple(name for name in wanted if any(shipped.glob(f"**/{name}/{name}.so")))
+    rest = {name: make for name, make in wanted.items() if name not in in_image}
     kept = tuple(name for name in rest if any(volume.glob(f"*/cached_ops/{name}/{name}.so")))
-    return Kernels(image, kept, {name: make for name, make in rest.items() if name not in kept})
+    return Kernels(in_image, kept, {name: make for name, make in rest.items() if name not in kept})
 
 
 def floor(kept: int) -> int:

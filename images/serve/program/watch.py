@@ -156,20 +156,23 @@ def _compile(task: Task) -> int:
 
 
 def _get_ready(task: Task, server: int, moments: timeline.Moments, compiling: int) -> timeline.Moments:
-    """Wait for the kernels that are compiled beside the start, and until the server has answered a sampled request."""
+    """Wait for what sampling calls if it is compiled beside the start, and for the answer to a sampled request."""
     whole = task.address, task.model, task.api_key
-    if compiling and ahead.runs(compiling):
-        names = ", ".join(task.kernels.missing)
-        say(f"the server listens; it is ready once {names} is compiled")
-        while ahead.runs(compiling) and os.getppid() == server:
-            state.starting(f"{names} is being compiled")
+
+    def lacks_sampling() -> bool:
+        return ahead.SAMPLING in task.find_kernels().missing
+
+    if compiling and lacks_sampling() and ahead.runs(compiling):
+        say(f"the server listens; it is ready once {ahead.SAMPLING} is compiled")
+        state.starting(f"{ahead.SAMPLING} is being compiled")
+        while lacks_sampling() and ahead.runs(compiling) and os.getppid() == server:
             time.sleep(PAUSE)
         moments = moments._replace(kernels=time.monotonic())
     state.starting("it is being warmed up")
     answered = readiness.warm_up(*whole, task.rounds)
     moments = moments._replace(warm=time.monotonic() if answered else None)
     # Without a warm-up, the first user would wait for what could not be compiled beside the start.
-    asks = task.rounds or (task.kernels.missing and task.find_kernels().missing)
+    asks = task.rounds or lacks_sampling()
     while asks and not answered and os.getppid() == server:
         answered = readiness.answers(*whole)
         if not answered:
