@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class Kernels(NamedTuple):
     def outcome(self, after: "Kernels") -> str:
         """Say what happened to each module, from where they were before a start and after it."""
         compiled = [name for name in self.missing if name not in after.missing]
-        places = {"in the image": self.in_image, "from the volume": self.in_volume}
+        places: dict[str, Iterable[str]] = {"in the image": self.in_image, "from the volume": self.in_volume}
         places |= {"compiled": compiled, "absent": after.missing}
         return "; ".join(f"{', '.join(names)} {place}" for place, names in places.items() if names)
 
