@@ -12,9 +12,9 @@ from .redaction import say
 
 STACKS = int(signal.SIGRTMIN) + 9
 """The signal on which the hook has a Python process of the server write its stack; no server uses it."""
-WORKED, MOVED, FAULTS = 0.01, 100_000, 10
-"""From one look to the next, less is the waking of processes that wait: the share of a core, bytes read or written, and
-pages read from a disk."""
+WORKED, MOVED, FAULTS = 0.04, 100_000, 10
+"""From one look to the next, less is the waking of processes that wait: the share of a core that one of them takes (a
+worker of vLLM that waits for its engine takes 0.01), bytes read or written, and pages read from a disk."""
 TOLD = 12
 """Processes whose stacks are told at most."""
 STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "waiting for the kernel", "Z": "ended"}
@@ -67,16 +67,17 @@ class Activity:
         """Whether something moved since the last look."""
         now, before, seconds = self._figures(), self._before, time.monotonic() - self._looked
         self._looked, self._before = time.monotonic(), now
+        (cpu, *figures), (cpu_before, *figures_before) = now, before
+        worked = any(cpu[each] - cpu_before.get(each, 0.0) >= WORKED * seconds for each in cpu)
         # A process less has taken its figures with it: any large difference is a movement.
-        cpu, data, faults, loaded = (abs(new - old) for new, old in zip(now, before, strict=True))
-        return cpu >= WORKED * seconds or data >= MOVED or faults >= FAULTS or loaded > 0
+        data, faults, loaded = (abs(new - old) for new, old in zip(figures, figures_before, strict=True))
+        return worked or data >= MOVED or faults >= FAULTS or loaded > 0
 
-    def _figures(self) -> tuple[float, ...]:
+    def _figures(self) -> tuple[dict[int, float], int, int, int]:
         found = tree(self._server, without=(os.getpid(),))
-        data = sum(_data(number) for number in found)
         return (
-            sum(each.cpu for each in found.values()),
-            data,
+            {number: each.cpu for number, each in found.items()},
+            sum(_data(number) for number in found),
             sum(each.faults for each in found.values()),
             _incomplete(self._downloads),
         )
