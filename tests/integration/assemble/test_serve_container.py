@@ -126,7 +126,7 @@ def test_health_and_alive_tell_a_start_a_hang_and_an_end(engine: Engine) -> None
     options = (*engine.options, "--env", "HANG_LIMIT=100", "--env", "WARMUP=20")
     with engine.containers.serve(engine.image, engine.folder, options=options) as server:
         container = server.container
-        wait_until(lambda: told(server), START_LIMIT, container)
+        wait_for_log(container, "warm-up 1 of 20: short", START_LIMIT)
         assert told(server) == (503, "the server is starting: it is being warmed up", 200)
         assert container.execute(*ENTRYPOINT, "health").stdout == "the server is starting: it is being warmed up\n"
         server.wait_until_healthy(START_LIMIT)
