@@ -90,13 +90,17 @@ class GitHub:
         return self._ask("GET", path, optional=optional)
 
     def pages(self, path: str) -> Iterator[Document]:
+        before: list[Document] = []
         for number in range(1, _MOST_PAGES + 1):
             entries = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
             with understood():
                 rows = [dict(entry) for entry in entries]
+                if rows and rows == before:  # else there would be thousands
+                    raise ValueError("a page is the one before")
             yield from rows
             if len(rows) < _PAGE:
                 return
+            before = rows
         where, why = f"{self.api}/{self.folder}/{path}", f"There are more than {_MOST_PAGES * _PAGE:,} entries."
         fix = "Delete old ones: `./inv prune` reads this list, and GitHub's pages and API delete without it."
         raise _failed("GitHub lists more than can be read.", where, why, fix)

@@ -47,6 +47,7 @@ FOUND: list[tuple[str, tuple[str | int, ...], Any]] = [
     ("server answers", ("tokens", 0), []),
     ("server answers", ("tokens", 0), OVERFLOW),
     ("github", ("issues", 0), []),
+    ("github", ("issues",), [{"number": 3, "state": "open", "body": ""}] * 100),
     ("github", ("object",), []),
     ("github", ("rows", 0, "id"), "x"),
     ("hub of the factory", ("siblings", 0, "lfs", "size"), 10**400),
