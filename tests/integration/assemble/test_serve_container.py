@@ -5,6 +5,7 @@ The program of this checkout is mounted over the image's own, so a change is tes
 
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -52,6 +53,19 @@ from tests.fixtures.serving import READINGS, REPOSITORY, model_document
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 START_LIMIT = 300
+LATE = """#!/usr/bin/python3
+import os, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+late = [70]
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path != "/health" and late:
+            time.sleep(late.pop())
+        self.send_response(200)
+        self.end_headers()
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+"""A server that ignores its key, and answers its first request too late for who asks."""
 SDKS = ("anthropic==2.8.0", "openai==3.49.0")
 
 
@@ -171,6 +185,41 @@ def test_an_engine_that_hangs_is_unhealthy_and_then_ended(engine: Engine, phase:
         assert re.search(r"process \d+ \(VLLM::EngineCor\): stopped by a signal", container.log)
         assert re.search(r"its newest calls:\nStack \(most recent call first\):\n +File ", container.log)
         assert container.exit_code == STUCK
+
+
+@pytest.mark.slow
+def test_a_server_that_nobody_watches_is_unhealthy(engine: Engine) -> None:
+    """If the companion is gone, nobody sees that the engine hangs, and the request that waits is never answered."""
+    with engine.containers.serve(engine.image, engine.folder, options=engine.options) as server:
+        container = server.container
+        wait_until(lambda: docker_says(container) == "healthy", START_LIMIT, container)
+        processes = [
+            line.split(None, 2) for line in container.execute("ps", "-eo", "pid,ppid,args").stdout.splitlines()
+        ]
+        [companion] = [number for number, parent, args in processes if PROGRAM in args and parent not in {"0", "1"}]
+        container.execute("kill", "-STOP", engine_core(container))
+        container.execute("kill", "-KILL", companion)
+        wait_until(lambda: docker_says(container) == "unhealthy", 60, container)
+        assert "nobody would notice if the server hung" in container.execute(*ENTRYPOINT, "health").stdout
+
+
+@pytest.mark.slow
+def test_a_server_whose_first_answer_is_late_still_has_to_ask_for_its_key(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "vllm").write_text(LATE)
+    (tmp_path / "vllm").chmod(0o755)
+    options = (*engine.options, "--volume", f"{tmp_path / 'vllm'}:/opt/venv/bin/vllm:ro")
+    with engine.containers.serve(engine.image, tmp_path, options=options) as server:
+        container, seen = server.container, set[str]()
+
+        def ended() -> bool:
+            seen.add(docker_says(container))
+            return container.exit_code is not None
+
+        wait_until(ended, 180, container)
+        assert container.exit_code == 128 + signal.SIGTERM
+        assert "the server answers without its key: it is stopped" in container.log
+        assert "ready: " not in container.log
+        assert seen <= {"starting", "unhealthy"}
 
 
 @pytest.mark.slow
@@ -295,6 +344,11 @@ def told(server: RunningServer) -> tuple[int, str, int] | None:
         health, alive = (requests.get(f"{server.address}/{path}", timeout=5) for path in ("health", "alive"))
         return health.status_code, "" if health.ok else health.json()["error"]["message"], alive.status_code
     return None
+
+
+def docker_says(container: Container) -> str:
+    """Return the health that `docker ps` shows."""
+    return docker("inspect", "--format", "{{.State.Health.Status}}", container.name).stdout.strip()
 
 
 def ask_in_vain(server: RunningServer) -> str:
