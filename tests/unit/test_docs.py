@@ -53,7 +53,8 @@ def tracked() -> frozenset[str]:
 @cache
 def programs() -> str:
     """Join the texts that may introduce a name: the library, what ships, workflows, the matrix and recorded flags."""
-    folders = ("imagefactory/", "images/", ".github/", ".ci/", "tests/conftest.py", "inv", "matrix.yaml")
+    of_tests = ("tests/conftest.py", "tests/unit/test_fuzz.py")
+    folders = ("imagefactory/", "images/", ".github/", ".ci/", *of_tests, "inv", "matrix.yaml")
     names = (name for name in tracked() if name.startswith(folders) or name.endswith("/flags.toml"))
     texts = ((REPOSITORY / name).read_bytes().decode("utf-8", "replace") for name in sorted(names))
     return "\n".join(texts)

@@ -1,7 +1,8 @@
 """Answers for a server how it is, and has all other requests carry its key.
 
 `/health` is 200 only if the server is ready and its own check succeeds, `/alive` as long as it should not be started
-anew. These two, `/ping` and `/metrics` need no key. While the host is short of memory, all others are refused.
+anew. These two, `/ping` and `/metrics` need no key. While the host is short of memory or the engine is stuck, all
+others are refused at once, so that a proxy in front asks another server.
 
 Servers guard some of their paths by themselves: /invocations of vLLM and WebSockets of SGLang are open. So the guard
 comes before the application, whatever it consists of and whichever program serves it (uvicorn, granian).
@@ -23,12 +24,12 @@ from typing import Any, NamedTuple
 MODULE = "starlette.applications"
 HEALTH, ALIVE, METRICS = {"/health", "/ping"}, "/alive", {"/metrics", "/metrics/"}
 OWN = b"x-imagefactory"
-"""The header by which the companion asks for the server's own check alone."""
+"""The header of the companion, which asks for the server's own check alone, and whether a stuck engine moves."""
 NO = {"", "0", "false", "no", "off"}
 PASSED = "imagefactory.passed"
 """Marks a request that passed, for applications inside of applications; clients cannot set it."""
 LATER = (b"retry-after", b"30")
-"""Seconds after which a client may ask a server again that is short of memory."""
+"""Seconds after which a client that was refused may ask again."""
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Any]
 
@@ -116,17 +117,17 @@ def _program(notes: str) -> ModuleType:
 def about(scope: Scope, state: ModuleType) -> Answer | None:
     """Return what is to be answered in the server's place; None if the server shall answer."""
     route = _route(scope) if scope["type"] == "http" else ""
+    own = any(name == OWN for name, _ in scope["headers"])
     if route == ALIVE:
         found = state.find()
         return Answer(200 if found.alive else 503, found.name, found.reason)
     if route in HEALTH:
-        if any(name == OWN for name, _ in scope["headers"]):
-            return None
         found = state.find()
-        return None if found.name == state.READY else Answer(503, found.name, found.reason)
-    if route not in METRICS and state.private_files.exists(state.SHORT):
-        with suppress(OSError):  # it may be gone by now
-            return Answer(503, state.SHORT, state.private_files.read(state.SHORT), (LATER,))
+        return None if own or found.name == state.READY else Answer(503, found.name, found.reason)
+    for note in () if route in METRICS else (state.SHORT,) if own else (state.SHORT, state.HANGING):
+        if state.private_files.exists(note):
+            with suppress(OSError):  # it may be gone by now
+                return Answer(503, note, state.private_files.read(note), (LATER,))
     return None
 
 

@@ -25,7 +25,7 @@ PAGE = 4096
 MAGIC = b"imagefactory-kv 1"
 _HEAD = struct.Struct("<17s80sQI")
 """The magic word, the name, the size of the data and its checksum."""
-_PLACE, _NAME, _PARTIAL = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{8,80}\.kv"), re.compile(r".+\.kv\.tmp")
+_PLACE, _NAME = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{8,80}\.kv")
 _STAMP = 300 * 10**9
 """Nanoseconds by which the use that a file records may lag behind."""
 
@@ -161,7 +161,7 @@ class Files:
         heapq.heapify(self._order)
 
     def _learn(self, place: str, entry: os.DirEntry[str]) -> None:
-        if _PARTIAL.fullmatch(entry.name):
+        if entry.name.endswith(".kv.tmp"):
             with suppress(OSError):
                 Path(entry.path).unlink()
         elif _NAME.fullmatch(entry.name):

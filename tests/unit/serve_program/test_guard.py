@@ -121,15 +121,20 @@ Note = Callable[[str, str], object]
 
 
 @pytest.mark.parametrize("key", ["", KEY])
-def test_without_memory_all_but_questions_about_the_server_are_refused(tmp_path: Path, key: str, note: Note) -> None:
+@pytest.mark.parametrize(("name", "asked"), [(state.SHORT, 503), (state.HANGING, "/v1/completions")])
+def test_without_memory_or_stuck_all_but_questions_about_the_server_are_refused(
+    tmp_path: Path, key: str, note: Note, name: str, asked: object
+) -> None:
     headers = [("authorization", f"Bearer {key}")]
     requests = [{"path": path, "headers": headers} for path in ("/v1/completions", "/metrics")]
+    own = {"path": "/v1/completions", "headers": [*headers, ("x-imagefactory", "1")]}
     socket = {"path": "/v1/realtime", "type": "websocket", "headers": headers}
     variables = {"IMAGEFACTORY_NOTES": str(tmp_path), "VLLM_API_KEY": key}
     assert ask(tmp_path, *requests, socket, **variables) == ["/v1/completions", "/metrics", "/v1/realtime"]
-    note(state.SHORT, "2.9 GB of memory are left.")
-    refusal = (503, "short", "2.9 GB of memory are left.")
-    assert ask(tmp_path, *requests, socket, **variables) == [refusal, "/metrics", 1013]
+    note(name, "That is how it is.")
+    refusal = (503, name, "That is how it is.")
+    companion = refusal if asked == 503 else asked
+    assert ask(tmp_path, *requests, socket, own, **variables) == [refusal, "/metrics", 1013, companion]
     if key:
         assert ask(tmp_path, {"path": "/v1/completions"}, **variables) == [401]
 

@@ -67,7 +67,7 @@ class Server:
             self.pump = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=log)
 
     def says(self, text: str) -> list[str]:
-        wait_until(lambda: text in self.log.read_text(), 30)
+        wait_until(lambda: text in self.log.read_text(), 120)
         return self.log.read_text().splitlines()
 
     def asked(self) -> int:
