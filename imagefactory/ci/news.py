@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from textwrap import shorten
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagefactory.ci.run_summary import cell as escaped
@@ -81,7 +81,7 @@ def offered(indexes: Indexes, distribution: str) -> list[Version]:
     for offer in indexes.files(distribution):
         try:
             version = parse_wheel_filename(offer.file)[1]
-        except InvalidWheelFilename:
+        except ValueError:  # no name of a wheel, or a version of thousands of digits
             continue
         # Yanked files were withdrawn (PEP 592); a local version (`+cu130`) is a rebuild of a release (PEP 440).
         if not (offer.yanked or version.is_prerelease or version.local):

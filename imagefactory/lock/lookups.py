@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from imagefactory.errors import LockError, NetworkError, RegistryError
@@ -47,7 +47,7 @@ def lock_archive(kind: str, project: str, release: str, indexes: Indexes, why: s
 def _version_of(file: str) -> Version | None:
     try:
         return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
-    except (InvalidWheelFilename, InvalidSdistFilename):
+    except ValueError:  # no name of either, or a version of thousands of digits
         return None
 
 

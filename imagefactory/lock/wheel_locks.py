@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
@@ -229,7 +229,7 @@ def choose_file(
     for location in offered:
         try:
             its_name, version, build, file_tags = parse_wheel_filename(location.file)
-        except InvalidWheelFilename:
+        except ValueError:  # no name of a wheel, or a version of thousands of digits
             continue
         if its_name != pin.name or version != Version(pin.version):
             continue
