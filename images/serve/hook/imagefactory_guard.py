@@ -121,11 +121,13 @@ def about(scope: Scope, state: ModuleType) -> Answer | None:
     if route == ALIVE:
         found = state.find()
         return Answer(200 if found.alive else 503, found.name, found.reason)
+    if route in METRICS or (own and route in HEALTH):
+        return None
     if route in HEALTH:
         found = state.find()
-        return None if own or found.name == state.READY else Answer(503, found.name, found.reason)
-    for note in () if route in METRICS else (state.SHORT,) if own else (state.SHORT, state.HANGING):
-        if state.private_files.exists(note):
+        return None if found.name == state.READY else Answer(503, found.name, found.reason)
+    for note in (state.SHORT, state.HANGING):
+        if state.private_files.exists(note) and not (own and note == state.HANGING):
             with suppress(OSError):  # it may be gone by now
                 return Answer(503, note, state.private_files.read(note), (LATER,))
     return None

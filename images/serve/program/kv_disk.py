@@ -9,10 +9,10 @@ from typing import Any
 
 from .command import option
 from .image import Image
+from .memory import GB
 from .settings import Settings
 
 MODULE = "imagefactory_kv"
-GB = 1_000_000_000
 ENGINE = "imagefactory-"
 FLAG = "--kv-transfer-config"
 HARMLESS = frozenset(

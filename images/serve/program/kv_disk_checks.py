@@ -5,11 +5,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .command import option, paired
+from .command import ALLOCATOR_VARIABLES, option, paired
 from .findings import FAIL, OK, WARN, Finding, Start
-from .kv_disk import FLAG, GB, stage
-
-ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+from .kv_disk import FLAG, stage
+from .memory import GB
 
 
 def kv_disk(start: Start) -> Iterator[Finding]:
@@ -61,7 +60,9 @@ def _refusals(start: Start) -> Iterator[tuple[str, str, str]]:
     if "xxhash" in (option(words, "--prefix-caching-hash-algo") or ""):
         detail = "xxhash lets others find texts with the same name: answers would come from the wrong text"
         yield detail, "sha256", "Leave --prefix-caching-hash-algo out."
-    for name in (name for name in ALLOCATORS if "expandable_segments:true" in os.environ.get(name, "").lower()):
+    for name in (
+        name for name in ALLOCATOR_VARIABLES if "expandable_segments:true" in os.environ.get(name, "").lower()
+    ):
         detail = f"vLLM does not copy a KV cache whose memory may move ({name}=expandable_segments:True)"
         yield detail, "expandable_segments:False", f"Leave expandable_segments out of {name}, or leave KV_DISK out."
     if not folder.startswith("/"):
