@@ -117,13 +117,14 @@ def _leaks_are_found_where_they_are_made(request: pytest.FixtureRequest) -> Iter
 
 @pytest.fixture(autouse=True)
 def _no_surprises(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Give unit tests an empty home, no configured indexes, and no way to reach other machines."""
+    """Give unit tests an empty home, no configured indexes, no daemon, and no way to reach other machines."""
     if UNIT not in request.path.parents:
         return
     for name in filter(SURPRISES.fullmatch, list(os.environ)):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FACTORY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-daemon")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("UV_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")

@@ -23,7 +23,7 @@ from imagefactory.check.answers.result import (
 )
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import this_machine
-from imagefactory.check.bench.result import BoundTo
+from imagefactory.check.bench.result import BenchMachine, BoundTo
 from imagefactory.check.bench.running import DRAFTER, START_LIMIT, bound_to, containers_of, result_file, server_options
 from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import CheckError
@@ -122,7 +122,7 @@ def _alone(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in ALONE.items() if name != DRAFTER or not flagged} | dict(settings)
 
 
-def measure_endpoint(root: Path, endpoint: Endpoint, bound: BoundTo, say: Say) -> AnswersResult:
+def measure_endpoint(root: Path, endpoint: Endpoint, bound: BoundTo, machine: BenchMachine, say: Say) -> AnswersResult:
     panel, behaviour = Panel.of(root), Behaviour.of(root)
     started = datetime.now(UTC).replace(microsecond=0)
     windows = read_panel(endpoint, bound.server, panel, say)
@@ -130,7 +130,7 @@ def measure_endpoint(root: Path, endpoint: Endpoint, bound: BoundTo, say: Say) -
         panel=panel.version,
         started=started,
         bound=bound,
-        machine=this_machine(endpoint.container),
+        machine=machine,
         chat=read_chat(endpoint, panel),
         windows=windows,
         continuations=read_continuations(endpoint, bound.server, windows, say),
@@ -156,7 +156,7 @@ def measure_image(
     ):
         say(f"ready after {server.wait_until_healthy(START_LIMIT):.1f} s")
         endpoint = Endpoint(server.address, server.key, server.container)
-        result = measure_endpoint(project.root, endpoint, bound, say)
+        result = measure_endpoint(project.root, endpoint, bound, this_machine(server.container), say)
     path = result_file(project, "answers", result.started, bound.target)
     result.write(path)
     return result, path

@@ -10,6 +10,7 @@ from imagefactory.check.answers.comparison import change, figures, judge
 from imagefactory.check.answers.measuring import ALONE, measure_endpoint
 from imagefactory.check.answers.result import AnswersResult, Continuation, window_of
 from imagefactory.check.bench.endpoint import Endpoint
+from imagefactory.check.bench.measuring import this_machine
 from imagefactory.check.bench.running import bound_to, containers_of
 from imagefactory.check.smoke.containers import docker
 from imagefactory.check.smoke.levels.test_serve import on_cpu
@@ -84,7 +85,8 @@ def test_sglang_says_the_same(served: AnswersResult, trained: Path, tmp_path: Pa
     ):
         server.wait_until_healthy(1200)
         endpoint = Endpoint(server.address, server.key, server.container)
-        found = measure_endpoint(root, endpoint, bound_to(project, subject, SETTINGS), lambda _: None)
+        bound = bound_to(project, subject, SETTINGS)
+        found = measure_endpoint(root, endpoint, bound, this_machine(server.container), lambda _: None)
     what, told = verdict(served, found)
     assert what == "kernels"
     assert told.startswith("same"), told
