@@ -45,16 +45,17 @@ class Preview:
             )
         extra = {"FACTORY_READINGS": str(readings)} if readings else {}
         ran = self.run("--dry-run", "--json", variables={**given, **extra})
-        if ran.returncode:
-            what, _, rest = ran.stderr.strip().partition("\n")
+        # A check that fails here may not fail there: there is no GPU on this machine. A refusal is one everywhere.
+        answer: dict[str, Any] = json.loads(ran.stdout)
+        if refusal := answer.get("refusal"):
+            setting = "=".join(filter(None, (refusal["setting"], refusal["value"])))
             raise UsageError(
                 "bad-setting",
-                what or "The serve program failed.",
-                where=str(self.description["image"]["target"]),
-                why=" ".join(rest.split()),
-                fix="Change the setting; `./inv run --print` shows the result without starting anything.",
+                refusal["what"],
+                where=setting or str(self.description["image"]["target"]),
+                why=f"Allowed: {refusal['allowed']}." if refusal["allowed"] else "",
+                fix=refusal["remedy"],
             )
-        answer: dict[str, Any] = json.loads(ran.stdout)
         return answer
 
     def markdown(self) -> str:

@@ -37,6 +37,7 @@ class Setting:
     since: str = ""  # the first version of the server that supports it
     since_of: dict[str, str] = field(default_factory=dict)  # the first version of the server that supports a choice
     unset: str = ""  # the word that stands for no value
+    unit: str = ""  # of a number: GB, seconds or share; what else is counted, such as tokens, has none
 
     @property
     def key(self) -> str:
@@ -54,9 +55,9 @@ def flag(name: str, kind: SettingKind, description: str, unset: str = "") -> Set
     return Setting(name, kind, description, passed=True, unset=unset)
 
 
-def whole(name: str, description: str, minimum: int, maximum: int, default: str = "") -> Setting:
+def whole(name: str, description: str, minimum: int, maximum: int, default: str = "", *, unit: str = "") -> Setting:
     """Declare a number for the serve program."""
-    return Setting(name, "whole", description, minimum=minimum, maximum=maximum, default=default)
+    return Setting(name, "whole", description, minimum=minimum, maximum=maximum, default=default, unit=unit)
 
 
 def limit(name: str, description: str, maximum: int) -> Setting:

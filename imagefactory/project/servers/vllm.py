@@ -53,6 +53,7 @@ SCHEMA: tuple[Setting, ...] = (
         minimum=0.01,
         maximum=1,
         unset="auto",
+        unit="share",
     ),
     choice(
         "QUANTIZATION",
@@ -124,7 +125,7 @@ SCHEMA: tuple[Setting, ...] = (
         since="0.32.0",
     ),
     replace(
-        whole("KV_DISK_GB", "GB that KV_DISK may take; the least recently used go first.", 1, 100_000, "64"),
+        whole("KV_DISK_GB", "GB that KV_DISK may take; the least recently used go first.", 1, 100_000, "64", unit="GB"),
         since="0.32.0",
     ),
     replace(
@@ -134,6 +135,7 @@ SCHEMA: tuple[Setting, ...] = (
             1,
             512,
             "4",
+            unit="GB",
         ),
         since="0.32.0",
     ),
@@ -160,6 +162,7 @@ SCHEMA: tuple[Setting, ...] = (
         0,
         86400,
         "300",
+        unit="seconds",
     ),
     whole(
         "MEMORY_FLOOR",
@@ -168,6 +171,7 @@ SCHEMA: tuple[Setting, ...] = (
         0,
         64,
         "2",
+        unit="GB",
     ),
     Setting(
         "ALLOCATOR",

@@ -45,12 +45,17 @@ class Answer(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """The answer as JSON, errors in the form that clients of OpenAI's API print."""
+        """The answer as JSON, errors in a form that clients of OpenAI's and of Anthropic's API print."""
         error = {"message": self.reason, "type": self.name, "param": None, "code": self.status}
-        return json.dumps({"state": self.name} if self.status == 200 else {"error": error}).encode()  # noqa: PLR2004
+        value = {"state": self.name} if self.status == 200 else {"type": "error", "error": error}  # noqa: PLR2004
+        return json.dumps(value).encode()
 
 
-UNAUTHORIZED = Answer(401, "unauthorized", "Unauthorized", ((b"www-authenticate", b"Bearer"),))
+HOW = "send the server's key as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+NO_KEY, WRONG_KEY = (
+    Answer(401, "authentication_error", f"{what}: {HOW}", ((b"www-authenticate", b"Bearer"),))
+    for what in ("no API key was sent", "the API key is not this server's")
+)
 
 
 def install(variables: Mapping[str, str]) -> None:
@@ -93,7 +98,8 @@ def guard(application: type, key: str, without: Collection[str], notes: str | No
         if scope["type"] == "lifespan" or PASSED in scope:
             await call(self, scope, receive, send)
         elif key and not admits(scope, digest, without):
-            await respond(scope, send, UNAUTHORIZED)
+            sent = any(name == b"authorization" for name, _ in scope["headers"])
+            await respond(scope, send, WRONG_KEY if sent else NO_KEY)
         elif program and (answer := about(scope, program)):
             await respond(scope, send, answer)
         else:
@@ -134,13 +140,15 @@ def about(scope: Scope, state: ModuleType) -> Answer | None:
 
 
 async def respond(scope: Scope, send: Send, answer: Answer) -> None:
-    if scope["type"] == "http":
-        size = str(len(answer.body)).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", size), *answer.headers]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-    else:
-        await send({"type": "websocket.close", "code": 1008 if answer is UNAUTHORIZED else 1013})
+    kind = {"http": "http.response", "websocket": "websocket.http.response"}[scope["type"]]
+    if scope["type"] != "http" and kind not in (scope.get("extensions") or {}):
+        # The server can only close it: clients get a 403 without a body.
+        await send({"type": "websocket.close", "code": 1008 if answer.status == 401 else 1013})  # noqa: PLR2004
+        return
+    size = str(len(answer.body)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", size), *answer.headers]
+    await send({"type": f"{kind}.start", "status": answer.status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": answer.body})
 
 
 def with_bearer(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -13,7 +13,12 @@ from .findings import FAIL, SKIPPED, WARN, Finding, Start
 Check = Callable[[Start], Iterable[Finding]]
 
 
-def run(start: Start, names: Iterable[str]) -> list[Finding]:
+HELD = ("memory", "port", "kv-disk")
+"""The checks of what a running server itself has taken."""
+
+
+def run(start: Start, names: Iterable[str], *, beside: bool = False) -> list[Finding]:
+    """Run checks by name, `beside` a server that runs in the same container or before a start."""
     skip, mode = start.settings.words("SKIP_CHECKS"), start.settings.text("CHECKS")
     for name in (name for name in skip if name not in CHECKS):
         what, setting = f"There is no check {name!r}.", ("SKIP_CHECKS", ",".join(skip), ", ".join(CHECKS))
@@ -23,6 +28,9 @@ def run(start: Start, names: Iterable[str]) -> list[Finding]:
     for name in names:
         if mode == "off" or name in skip:
             findings.append(Finding(name, SKIPPED, "skipped by SKIP_CHECKS" if name in skip else "CHECKS=off"))
+            continue
+        if beside and name in HELD:
+            findings.append(Finding(name, SKIPPED, "this container's own server runs, and holds it"))
             continue
         found = CHECKS[name](start)
         findings += [finding._replace(result=changed.get(finding.result, finding.result)) for finding in found]

@@ -7,12 +7,15 @@ flag, and some words that are none.
 import os
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 from .image import VENV
 
 _OPTION = re.compile(r"[\"'](--?[A-Za-z][\w.-]*)[\"']")
 _FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
+NEAR = 0.75
+"""How similar a flag is to the one that it is taken for."""
 
 
 def find_package(name: str) -> str | None:
@@ -41,6 +44,12 @@ def unknown(arguments: tuple[str, ...], flags: set[str]) -> list[str]:
         return []
     names = (word.partition("=")[0] for word in arguments if re.match(r"--[A-Za-z]", word))
     return [name for name in names if not _is_known(name, flags)]
+
+
+def nearest(name: str, flags: set[str]) -> str:
+    """Return the flag that a misspelt one may stand for; empty if none is near."""
+    near = get_close_matches(name.replace("_", "-"), sorted(flags), n=1, cutoff=NEAR)
+    return near[0] if near else ""
 
 
 def _is_known(name: str, flags: set[str]) -> bool:

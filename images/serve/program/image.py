@@ -34,6 +34,8 @@ class Setting(NamedTuple):
     since: str = ""
     since_of: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's fields are not shared
     unset: str = ""
+    unit: str = ""
+    """What a number without one counts: rules.json has the others that it may have."""
 
 
 class Image(NamedTuple):

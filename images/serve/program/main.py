@@ -54,6 +54,23 @@ SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")
 """Programs to run instead of the server, beside its own; recipe runners start containers with `sleep infinity`."""
 WAITING_COMMANDS = ("sleep", "tail")
 """Those that keep a container running, for `docker exec` to start the server."""
+LEAVE_OUT = "Leave the word out: the image serves without arguments, and another model with `IMAGE OWNER/MODEL`."
+ASK = (
+    "The image only serves. Start it without arguments, then ask it: curl localhost:8000/v1/chat/completions "
+    """-H 'Content-Type: application/json' -d '{"messages": [{"role": "user", "content": "Hello"}]}'"""
+)
+ELSEWHERE = {
+    "serve server start up run launch": LEAVE_OUT,
+    "python python3": f"{LEAVE_OUT} For Python itself: IMAGE bash -c 'python3 …'",
+    "chat complete ask": ASK,
+    "list ls models show": "`IMAGE weights` lists what is downloaded; `IMAGE help` names the model.",
+    "pull fetch": "`IMAGE download` fetches the model.",
+    "status ps": "`docker exec CONTAINER health` asks the running server.",
+    "stop down": "`docker stop CONTAINER` ends it.",
+    "logs": "`docker logs CONTAINER` shows them.",
+    "version": "`IMAGE help` begins with it.",
+}
+"""Words of other programs (Ollama, Docker Compose, vLLM itself), with what to do instead."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
         what = f"Internal error in the serve program: {type(error).__name__}."
         refusal = StartError("internal", what, remedy="Report it, with the lines above.")
     report(str(refusal))
+    if {"--dry-run", "--json"} <= set(arguments):
+        _print(show.refusal_json(refusal))
     return refusal.exit_code
 
 
@@ -94,7 +113,7 @@ def _run(arguments: list[str]) -> int:
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
         _print(form(start, findings))
-        return 0
+        return _exit_code(findings)
     return _start(start, findings)
 
 
@@ -144,13 +163,15 @@ def _refuse_unread(server: Server, program: str, *, serves: bool) -> None:
 
 
 def _refuse_unknown(word: str) -> None:
-    if not word or word.startswith("-") or "/" in word or checkpoint.is_folder(word):
+    # A container's working folder is /, which has folders such as `run` and `home` that are no models.
+    if not word or word.startswith("-") or "/" in word or checkpoint.config_of(word) is not None:
         return
     known = (*COMMANDS, *SHELL_COMMANDS, server_of(images.load()).name)
     near = get_close_matches(word, known, n=1)
+    remedy = f"Did you mean {near[0]}?" if near else "See `docker run --rm IMAGE help`."
     what = f"{hide(word)!r} is neither a command of this image nor a model."
     allowed = f"{', '.join(known)}; a repository such as OWNER/MODEL, or a folder in the container"
-    remedy = f"Did you mean {near[0]}?" if near else "See `docker run --rm IMAGE help`."
+    remedy = next((instead for words, instead in ELSEWHERE.items() if word.lower() in words.split()), remedy)
     raise StartError("bad-option", what, allowed=allowed, remedy=remedy)
 
 
@@ -259,8 +280,13 @@ def _become(server: Server, arguments: Sequence[str], environment: dict[str, str
 
 
 def _check() -> int:
-    findings = checks.run(_prepare([]), checks.CHECKS)
+    findings = checks.run(_prepare([]), checks.CHECKS, beside=state.serves())
     _print(show.checks_text(findings))
+    return _exit_code(findings)
+
+
+def _exit_code(findings: Sequence[Finding]) -> int:
+    """Return the code that a start would end with: that of the first failure."""
     refused = next((finding for finding in findings if finding.result == FAIL), None)
     return refused.refusal().exit_code if refused else 0
 

@@ -105,7 +105,8 @@ def flags(start: Start) -> list[Finding]:
     if unknown:
         detail = f"{server} {version} has no flag {', '.join(unknown)}"
         allowed = f"the flags in `{start.server.all_flags}`"
-        remedy = f"Correct the flag, or use an image whose {server} has it."
+        meant = server_flags.nearest(unknown[0], known)
+        remedy = f"Did you mean {meant}?" if meant else f"Correct the flag, or use an image whose {server} has it."
         return [Finding("flags", FAIL, detail, "EXTRA_ARGS", unknown[0], allowed, remedy)]
     count = sum(word.startswith("--") for word in start.command.arguments)
     return [Finding("flags", OK, f"{server} {version} supports all {count}")]
@@ -139,13 +140,25 @@ def combination(start: Start) -> Iterator[Finding]:
 
 
 def settings(start: Start) -> Iterator[Finding]:
-    """Look for misspelt settings: the program ignores variables that it does not know."""
-    misspelt = list(_misspelt({*start.image.settings, *start.image.refused}))
-    for name, meant in misspelt:
+    """Look for settings that do nothing: misspelt ones, which the program ignores, and those that need another."""
+    found = []
+    for name, meant in _misspelt({*start.image.settings, *start.image.refused}):
         detail = f"there is no setting {name}: it has no effect"
-        yield Finding("settings", WARN, detail, name, os.environ[name], meant, f"Did you mean {meant}?")
-    if not misspelt:
-        yield Finding("settings", OK, "none is misspelt")
+        found.append(Finding("settings", WARN, detail, name, os.environ[name], meant, f"Did you mean {meant}?"))
+    for name, why in _idle(start):
+        detail, remedy = f"{name} has no effect: {why}", f"Leave {name} out."
+        found.append(Finding("settings", WARN, detail, name, start.settings.text(name), remedy=remedy))
+    yield from found or [Finding("settings", OK, "none is misspelt or without effect")]
+
+
+def _idle(start: Start) -> Iterator[tuple[str, str]]:
+    """Yield the given settings that nothing reads here, except those that only switch something off."""
+    chosen = start.settings
+    more = {"unified": start.readings.unified, "key": chosen.secrets.api_key}
+    facts = rules.Facts({**chosen.values, **more}, chosen.given, start.image.at_least)
+    for rule in rules.common()["without_effect"]:
+        names = [name for name in rule["settings"] if name in chosen.given and chosen.values[name]]
+        yield from ((name, rule["why"]) for name in names if not rules.holds(rule["unless"], facts))
 
 
 def _misspelt(known: set[str]) -> Iterator[tuple[str, str]]:

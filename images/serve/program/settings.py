@@ -118,18 +118,28 @@ def _short(number: float | None) -> str:
 
 def _number(setting: Setting, text: str) -> int | float:
     remedy = f"Set {setting.name} to a number in that range, or leave it out for {setting.default or 'auto'}."
-    number: int | float
     try:
-        # int() and float() accept underscores and non-ASCII digits, which the servers do not.
-        if not text.isascii() or "_" in text:
-            raise ValueError  # noqa: TRY301
-        number = int(text) if setting.kind == "whole" else float(text)
-    except ValueError:
+        number = _figure(setting, text)
+    except (ValueError, OverflowError):
         raise _refused(setting, text, f"is not {_noun(setting)}", remedy) from None
     low, high = setting.minimum, setting.maximum
     if (low is not None and not low <= number) or (high is not None and not number <= high):  # not a NaN either
         raise _refused(setting, text, "is out of range", remedy, "out-of-range")
     return number
+
+
+def _figure(setting: Setting, text: str) -> int | float:
+    """Read a number, which may have a unit: 32k, 1.5k, 100 GB, 80 %."""
+    # int() and float() accept underscores and non-ASCII digits, which the servers do not.
+    if not text.isascii() or "_" in text:
+        raise ValueError(text)
+    word, units = text.lower(), rules.common()["units"][setting.unit]
+    unit = next((unit for unit in units if word.endswith(unit)), "")
+    figure, factor = word.removesuffix(unit), units.get(unit, 1)
+    if setting.kind == "fraction":
+        return round(float(figure) * factor, 9) if unit else float(figure)
+    # 1.3k is near enough to a whole number, 0.5 GB is not: it would be 0, for `never`.
+    return int(float(figure) * factor) if factor > 1 else int(figure)
 
 
 def _switch(setting: Setting, text: str) -> bool:

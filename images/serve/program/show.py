@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from . import command as commands
-from .errors import EXIT_CODES
+from .errors import EXIT_CODES, StartError
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .image import Image
 from .redaction import masked
@@ -103,6 +103,12 @@ def dry_run_json(start: Start, findings: Sequence[Finding]) -> str:
         ],
     }
     return json.dumps(value, indent=2)
+
+
+def refusal_json(refusal: StartError) -> str:
+    """Format why there is neither a command nor a check."""
+    parts = ("name", "what", "setting", "value", "allowed", "remedy", "exit_code")
+    return json.dumps({"refusal": {part: getattr(refusal, part) for part in parts}}, indent=2)
 
 
 def _rows(image: Image) -> list[tuple[str, str, str, str]]:

@@ -51,6 +51,12 @@ def find() -> State:
     return State(READY)
 
 
+def serves() -> bool:
+    """Whether a server runs here, ready or not."""
+    _, server = _lateness()
+    return bool(server) and Path(f"/proc/{server}").exists()
+
+
 def starting(doing: str) -> None:
     """Note what the server does before it is ready."""
     with suppress(OSError):

@@ -57,8 +57,11 @@ def test_the_users_settings_win_over_those_of_mods() -> None:
 
 
 def test_a_mod_or_setting_that_the_image_would_refuse_is_refused() -> None:
-    with raises("bad-setting", match="MAX_NUM_SEQS is out of range"):
+    with raises("bad-setting", match="^MAX_NUM_SEQS is out of range") as refusal:
         start(MAX_NUM_SEQS="0")
+    assert refusal.value.where == "MAX_NUM_SEQS=0"
+    assert refusal.value.why == "Allowed: a whole number from 1 to 65536, or auto."
+    assert refusal.value.fix.startswith("Set MAX_NUM_SEQS to a number in that range")
     with raises("not-applicable", match="eagle3-marker does not apply"):
         start("eagle3-marker")
     with raises("unknown-name", match="Unknown mod 'nothing'"):

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from imagefactory.project.project import Project
-from images.serve.program import checkpoint, rules
+from images.serve.program import checkpoint, private_files, rules, state
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import TITLES
 from tests.fixtures.failures import refused
+from tests.fixtures.serve_process import QuickStart
 from tests.fixtures.serving import READINGS, REPOSITORY, SIZES, Images
 
 QWEN = "qwen3.5-27b-nvfp4"
@@ -207,7 +208,39 @@ def test_variables_of_others_are_not_taken_for_misspelt_settings(served_image: I
     others = dict.fromkeys(FOREIGN.split(), "1")
     for target in ("gemma4-31b", "gpt-oss-120b@sglang-0.5.21"):
         ran = served_image(target).run("check", variables=others)
-        assert "ok    settings     none is misspelt" in ran.stdout
+        assert "ok    settings     none is misspelt or without effect" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("machine", "given", "other", "why"),
+    [
+        ("no-gpu", {"MEMORY_FLOOR": "13"}, {"MEMORY_FLOOR": "0"}, "does not share its memory with a GPU"),
+        ("gb10", {"KV_DISK_GB": "13"}, {"KV_DISK": "/kv"}, "KV_DISK is not set"),
+        ("gb10", {"TQ_KEY_BITS": "8"}, {"ENABLE_TURBOQUANT": "1"}, "ENABLE_TURBOQUANT is not set"),
+        ("gb10", {"PROTECT_METRICS": "1"}, {"VLLM_API_KEY": "s3cret-key"}, "has no API key"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_nothing_reads_is_named(
+    checks: Checks, machine: str, given: dict[str, str], other: dict[str, str], why: str
+) -> None:
+    found = checks("gemma4-31b", machine, given)["settings"]
+    assert (found["result"], found["setting"]) == ("warn", next(iter(given)))
+    assert why in found["detail"]
+    assert checks("gemma4-31b", machine, given | other)["settings"]["result"] == "ok"
+
+
+def test_beside_its_own_server_a_check_does_not_blame_it(
+    quick_start: QuickStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server:  # noqa: S104
+        port = str(server.getsockname()[1])
+        assert quick_start("check", PORT=port).returncode == 67
+        monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
+        state.promise(60)
+        ran = quick_start("check", PORT=port)
+    assert ran.returncode == 0
+    assert "skip  port         this container's own server runs" in ran.stdout
 
 
 def test_no_key_is_a_warning_unless_only_this_machine_reaches_the_server(checks: Checks) -> None:

@@ -31,7 +31,13 @@ class FastAPI(Starlette):
 
 
 def ask(folder: Path, *requests: dict[str, Any], **variables: str) -> list[Any]:
-    """Send requests to an application in a process with the hook; return the first message about each."""
+    """Send requests to an application in a process with the hook; return in short what came of each."""
+    return [
+        _checked(answer[0]) if isinstance(answer, list) else answer for answer in _ask(folder, *requests, **variables)
+    ]
+
+
+def _ask(folder: Path, *requests: dict[str, Any], **variables: str) -> list[Any]:
     package = folder / "starlette"
     package.mkdir(exist_ok=True)
     (package / "__init__.py").touch()
@@ -57,15 +63,17 @@ def ask(folder: Path, *requests: dict[str, Any], **variables: str) -> list[Any]:
         text=True,
         check=True,
     )
-    return [_checked(answer[0]) if isinstance(answer, list) else answer for answer in json.loads(done.stdout)]
+    answers: list[Any] = json.loads(done.stdout)
+    return answers
 
 
 def _checked(body: dict[str, Any]) -> Any:
-    """Return the state in an answer of the guard, or a status with its reason, if that has the form of OpenAI's API."""
+    """Return the state in an answer of the guard, or a status with its reason, if clients of both APIs can print it."""
     if "state" in body:
         return body["state"]
     error = body["error"]
-    assert set(body) == {"error"}
+    assert set(body) == {"type", "error"}
+    assert body["type"] == "error"
     assert set(error) == {"message", "type", "param", "code"}
     return error["code"] if error["code"] == 401 else (error["code"], error["type"], error["message"])
 
@@ -87,6 +95,18 @@ def test_only_a_request_with_the_key_reaches_the_server(tmp_path: Path, kind: st
     expected += ["/x", refusal, refusal, refusal]
     assert ask(tmp_path, *requests) == expected
     assert set(ask(tmp_path, *requests, VLLM_API_KEY="")) == {"/invocations", "/x"}
+
+
+def test_a_refusal_says_what_to_send_also_to_a_websocket_where_the_server_lets_it(tmp_path: Path) -> None:
+    sent = [[], [("authorization", "Bearer wrong")], [("x-api-key", "wrong")]]
+    for kind in ({}, {"type": "websocket", "extensions": {"websocket.http.response": {}}}):
+        answers = _ask(tmp_path, *({"path": "/x", "headers": headers, **kind} for headers in sent))
+        errors = [body["error"] for body, *_ in answers]
+        assert {(error["type"], error["code"]) for error in errors} == {("authentication_error", 401)}
+        assert [error["message"].partition(":")[0] for error in errors] == [
+            "no API key was sent", *["the API key is not this server's"] * 2,
+        ]  # fmt: skip
+        assert all("`Authorization: Bearer KEY` or `x-api-key: KEY`" in error["message"] for error in errors)
 
 
 def test_four_paths_and_a_preflight_of_a_browser_need_no_key(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from imagefactory.site.guides import read_guides
 from images.serve.program.errors import EXIT_CODES
-from images.serve.program.flags import known, unknown
+from images.serve.program.flags import known, nearest, unknown
 from images.serve.program.readings import read as read_machine
 from images.serve.program.servers.vllm import SERVER as VLLM
 from tests.fixtures.failures import refused
@@ -96,8 +96,30 @@ def test_a_word_that_is_no_command_is_not_served_as_a_model(
         assert meant in ran.stderr.partition("remedy:")[2]
     monkeypatch.chdir(tmp_path)
     (tmp_path / word).mkdir()
-    for model in (word, f"./{word}", f"some/{word}"):
+    for model in (f"./{word}", f"some/{word}"):
         assert quick_start(model).became[1:3] == ["serve", model]
+    assert refused(quick_start(word), "bad-option"), "a container's / has folders such as run and home"
+    (tmp_path / word / "config.json").write_text("{}")
+    assert quick_start(word).became[1:3] == ["serve", word]
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("serve Serve start up run launch python3", "Leave the word out: the image serves without arguments"),
+        ("chat", "curl localhost:8000/v1/chat/completions"),
+        ("list ls", "`IMAGE weights`"),
+        ("pull", "`IMAGE download`"),
+        ("status ps", "`docker exec CONTAINER health`"),
+        ("stop", "`docker stop CONTAINER`"),
+    ],
+)
+def test_words_of_other_programs_are_answered(quick_start: QuickStart, words: str, remedy: str) -> None:
+    for word in words.split():
+        for arguments in ([word], [word, "--dry-run"], [word, "some/model", "--port", "1"]):
+            ran = quick_start(*arguments)
+            assert refused(ran, "bad-option")
+            assert remedy in ran.stderr.partition("remedy:")[2]
 
 
 def test_the_allocator_of_pytorch_is_described_once(quick_start: QuickStart) -> None:
@@ -115,6 +137,22 @@ def test_a_dry_run_starts_nothing(quick_start: QuickStart) -> None:
     ran = quick_start("--dry-run", "--json", FACTORY_READINGS=str(READINGS / "no-gpu.json"))
     assert (ran.returncode, ran.became) == (0, [])
     assert json.loads(ran.stdout)["command"][:2] == ["vllm", "serve"]
+
+
+def test_a_dry_run_ends_with_the_code_that_the_start_would_end_with(quick_start: QuickStart, tmp_path: Path) -> None:
+    (tmp_path / "model" / "config.json").unlink()
+    for words in (["--dry-run"], ["--dry-run", "--json"], ["check"], []):
+        ran = quick_start(*words)
+        assert (ran.returncode, ran.became) == (66, [])
+    assert quick_start("--dry-run", SKIP_CHECKS="model").returncode == 0
+
+
+def test_a_refused_dry_run_has_the_parts_of_the_message(quick_start: QuickStart) -> None:
+    ran = quick_start("--dry-run", "--json", MAX_NUM_SEQS="many")
+    refusal = json.loads(ran.stdout)["refusal"]
+    assert (ran.returncode, refusal["exit_code"], refusal["name"]) == (64, 64, "bad-value")
+    assert (refusal["setting"], refusal["value"]) == ("MAX_NUM_SEQS", "many")
+    assert all(refusal[part] in ran.stderr for part in ("what", "allowed", "remedy"))
 
 
 def test_this_machine_can_be_read() -> None:
@@ -192,6 +230,8 @@ def test_the_flags_of_vllm_are_read_from_its_sources(tmp_path: Path) -> None:
     flags = known(str(tmp_path), VLLM.argument_files)
     words = ("m", "--max_model_len=1", "--no-api-key", "--api-key.x", "-tp", "--nope", "1", "--help")
     assert unknown(words, flags) == ["--nope"]
+    assert nearest("--max_model_length", flags) == "--max-model-len"
+    assert nearest("--nope", flags) == ""
 
 
 def test_the_advice_names_every_reason_with_its_exit_code() -> None:

@@ -18,7 +18,7 @@ Images = Callable[..., Image]
 @pytest.mark.parametrize(
     ("environment", "name", "setting"),
     [
-        ({"MAX_MODEL_LEN": "64k"}, "bad-value", "MAX_MODEL_LEN"),
+        ({"MAX_MODEL_LEN": "64q"}, "bad-value", "MAX_MODEL_LEN"),
         ({"MAX_MODEL_LEN": "0"}, "out-of-range", "MAX_MODEL_LEN"),
         ({"GPU_MEMORY_UTILIZATION": "nan"}, "out-of-range", "GPU_MEMORY_UTILIZATION"),
         ({"ATTENTION_BACKEND": "flash_atn"}, "bad-value", "ATTENTION_BACKEND"),
@@ -95,6 +95,25 @@ def test_a_flag_in_extra_args_changes_its_setting_and_the_default_counts_as_not_
     default = image.settings["MAX_MODEL_LEN"].default
     assert default
     assert "MAX_MODEL_LEN" not in read_settings.read(image, {"MAX_MODEL_LEN": default}).given
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("MAX_MODEL_LEN", {"32k": 32768, "32K": 32768, "32 k": 32768, "1.5k": 1536, "1M": 1048576, "1.3k": 1331}),
+        ("KV_DISK_GB", {"100GB": 100, "100 GB": 100, "100 gb": 100, "1.5 TB": 1500, "100": 100}),
+        ("MEMORY_FLOOR", {"2GB": 2}),
+        ("HANG_LIMIT", {"5min": 300, "5m": 300, "90 s": 90, "1h": 3600}),
+        ("GPU_MEMORY_UTILIZATION", {"57%": 0.57, "80 %": 0.8, "0.8": 0.8}),
+    ],
+)
+def test_a_number_may_have_a_unit(program_image: Images, name: str, values: dict[str, float]) -> None:
+    image = program_image(TARGET)
+    assert {text: read_settings.read(image, {name: text}).values[name] for text in values} == values
+    for odd in ("k", "32kk", "3 2k", "32_0k", "0.5GB", "32GiB", "nank", "infk", "1e999k", "٣k", "32k tokens", "-1GB"):
+        with pytest.raises(errors.StartError) as refusal:
+            read_settings.read(image, {name: odd})
+        assert refusal.value.name in {"bad-value", "out-of-range"}
 
 
 def test_a_switch_that_vllm_decides_can_be_switched_off(program_image: Images) -> None:

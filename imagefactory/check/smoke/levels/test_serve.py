@@ -169,7 +169,7 @@ def test_every_path_but_four_needs_the_key(
         # What a path takes in braces is any word.
         sent, socket = re.sub(r"\{[^}]*\}", "x", path), method == "WebSocket"
         answers[path, method, key] = served.status("GET" if socket else method, sent, key, websocket=socket)
-    # An ASGI server refuses a WebSocket with 403.
+    # Some ASGI servers can only refuse a WebSocket with 403.
     wrong = [f"{method} {path}: {status}" for (path, method, _), status in answers.items() if status not in (401, 403)]
     assert not wrong, f"answered without a key, or with a wrong one: {', '.join(wrong)}"
     # SGLang itself asks for the key at /ping.
