@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-from packaging.version import Version
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from imagefactory.assemble.layer_records import drop_unneeded, unrecorded
+from imagefactory.ci.matrix_rows import with_release, without_override
 from imagefactory.ci.news import SECURITY, News, has_releases, in_short, look, new_releases, newest_here
 from imagefactory.ci.pull_request import git
 from imagefactory.ci.report_releases import PACKAGES
@@ -21,10 +22,11 @@ from imagefactory.compile.settings import add_references
 from imagefactory.compile.toolchain import CompileProject, FlashInferLock, make_toolchain_locks
 from imagefactory.environment.locks import lock_environment
 from imagefactory.environment.setup import FOLDER, LockedSet
-from imagefactory.errors import ConfigError, FactoryError, LockError
+from imagefactory.errors import FactoryError, LockError
 from imagefactory.launch.preview import Preview
 from imagefactory.lock.flag_records import FlagLock, record_flags
 from imagefactory.lock.making import UPGRADE_ALL, UPGRADE_COMPANIONS, make_locks
+from imagefactory.lock.unmet import Unmet, first_unmet, look_for
 from imagefactory.mods.compatibility import check_mods, end_before, seems_upstream
 from imagefactory.mods.source_files import Trees
 from imagefactory.plan.serve.description import describe_cell
@@ -49,6 +51,7 @@ from imagefactory.store.progress import Say
 _MODELS = "sglang/srt/models/"  # a file for each family of models; vLLM has a table of them
 _TABLE = "vllm/model_executor/models/registry.py"
 _NEEDLESS = re.compile(r"(For[A-Z]\w{0,100}|MTP|MTPModel|(Draft)?Model)$")  # what names of architectures end with
+MOST_OVERRIDES = 5  # an index that lacks more is not the one that the release was made for
 _NAMED = 20  # more names than that say nothing to a reader
 
 
@@ -60,6 +63,7 @@ class NewRelease:
     server: str
     release: str
     news: News
+    indexes: Indexes
     say: Say
 
     @property
@@ -85,9 +89,11 @@ class NewRelease:
         before = matrix.read_text("utf-8")
         failure = self._lock_with_overrides(matrix, before)
         if failure is not None:
+            unmet = self._unmet(failure)
+            reason = f"{unmet}. " if unmet else ""
             write_text(matrix, before)
             shutil.rmtree(self.project.locks / self.name, ignore_errors=True)
-            words = self.news.refused[self.title] = f"{failure.what} {failure.why}"
+            words = self.news.refused[self.title] = f"{reason}{failure.what} {failure.why}"
             self.news.breaks.append(f"{self.title} is not added: {in_short(words)}")
             return
         archs = [f"{cell.arch}/{cell.machine}" for cell in self._cells() if self._lock(cell)]
@@ -110,7 +116,7 @@ class NewRelease:
         return sorted(of_locks.values(), key=lambda cell: cell.arch != default)
 
     def _lock_with_overrides(self, matrix: Path, before: str) -> LockError | None:
-        """Write the row with the overrides of the newest release that this one cannot be locked without."""
+        """Write the row with the overrides that it cannot be locked without: the newest release's, then new ones."""
 
         def attempt(overrides: Sequence[Override]) -> LockError | None:
             write_text(matrix, with_release(before, self.server, self.release, overrides, matrix))
@@ -120,16 +126,43 @@ class NewRelease:
                 return error
             return None
 
-        failure = attempt([])
-        if failure is None:
+        chosen: list[Override] = []
+        failure = attempt(chosen)
+        while failure is not None and len(chosen) < MOST_OVERRIDES and (more := self._override(failure, chosen)):
+            chosen.append(more)
+            failure = attempt(chosen)
+        before_it = self.project.matrix.versions[self.previous].overrides
+        others = [override for override in before_it if override not in chosen]
+        if failure is not None and others:
+            # One of them may resolve a conflict, which is not seen in what indexes lack.
+            failure = attempt([*chosen, *others])
+        elif failure is None:
+            self.news.done += [f"{self.title} does without the override of {each.requirement}." for each in others]
+        for override in chosen if failure is None else ():
+            if override not in before_it:
+                line, reason, until = map(escaped, (override.requirement, override.reason, str(override.until)))
+                self.news.decisions.append(
+                    f"{self.title} is locked with the override `{line}`: {reason}. Keep it if the server works with "
+                    f"it; `./inv news` drops it once the index has {until}."
+                )
+        return failure
+
+    def _override(self, failure: LockError, chosen: Sequence[Override]) -> Override | None:
+        """Return what replaces a requirement that no index can meet: as the newest release has it, or a proposal."""
+        unmet = self._unmet(failure, chosen)
+        if unmet is None:
             return None
-        kept = self.project.matrix.versions[self.previous].overrides
-        for override in kept:
-            fewer = [other for other in kept if other is not override]
-            if fewer and attempt(fewer) is None:
-                kept = fewer
-                self.news.done.append(f"{self.title} does without the override of {override.requirement}.")
-        return attempt(kept) if kept else failure
+        known = self.project.matrix.versions[self.previous].overrides
+        known = [override for override in known if _package(override) == canonicalize_name(unmet.requirement.name)]
+        override = next(iter(known), unmet.override)
+        if override is not None:
+            self.say(f"{unmet}: trying {override.requirement}")
+        return override
+
+    def _unmet(self, failure: LockError, overrides: Sequence[Override] = ()) -> Unmet | None:
+        """Return what no index can meet of the requirements that are not overridden."""
+        overridden = {_package(override) for override in overrides}
+        return first_unmet(failure, self.now().matrix, self._cells()[0], self.indexes, overridden)
 
     def _lock(self, cell: Cell) -> bool:
         try:
@@ -219,6 +252,10 @@ class NewRelease:
         decide.append(f"Measure and smoke-test {self.name} before it becomes a default.")
 
 
+def _package(override: Override) -> str:
+    return canonicalize_name(Requirement(override.requirement).name)
+
+
 def _faults(project: Project, cell: Cell, flags: FlagLock) -> Iterator[str]:
     """Yield what a server does not know of the command in a cell's image."""
     served = describe_cell(project, cell)
@@ -236,73 +273,16 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def with_release(text: str, server: str, release: str, overrides: Sequence[Override], where: Path) -> str:
-    """Return matrix.yaml with a release after the newest one of its server, and everything else as it was."""
-    lines = text.splitlines(keepends=True)
-    entries = list(_entries(lines, server))
-    if not entries:
-        raise ConfigError(
-            "bad-release",
-            f"{TITLES[server]} {release} cannot be added to the matrix.",
-            where=where,
-            why=f"It has no block `{server}:` with each release on its own line.",
-            fix=f'Add `"{release}": {{release: "{release}"}}` by hand.',
-        )
-    _, last = max(entries)
-    row = f'  "{release}": {{release: "{release}"}}\n'
-    if overrides:
-        written = (
-            f"      - requirement: {_plain(override.requirement)}\n        reason: {_plain(override.reason)}\n"
-            for override in overrides
-        )
-        row = f'  "{release}":\n    release: "{release}"\n    overrides:\n{"".join(written)}'
-    lines.insert(last, row)
-    return _ahead("".join(lines), Version(release)) if server == VLLM else "".join(lines)
-
-
-def _plain(text: str) -> str:
-    # PyYAML ends a bare scalar with a line `...`; the width keeps the text on the first line.
-    return str(yaml.safe_dump(text, width=1000, allow_unicode=True)).partition("\n")[0]
-
-
-def _entries(lines: Sequence[str], server: str) -> Iterator[tuple[Version, int]]:
-    """Iterate over the releases of a server's block, each with the number of the line after it."""
-    inside, release = False, None
-    # The added line ends an entry that the file ends with.
-    for number, line in enumerate([*lines, "end"]):
-        # Releases are indented by two; what is indented further belongs to the release above.
-        if release is not None and not line.startswith("   "):
-            yield release, number
-            release = None
-        if line.strip() and not line.startswith(" "):
-            inside = line.rstrip() == f"{server}:"
-        # One release may have several versions: 0.28.0 and 0.28.0-graft.
-        entry = re.match(r'  "?([0-9.]+)(?:-[\w-]+)?"?:', line)
-        if inside and entry:
-            release = Version(entry[1])
-
-
-def _ahead(text: str, release: Version) -> str:
-    """Make `nightly` count as newer than the release that was added."""
-
-    def bumped(match: re.Match[str]) -> str:
-        if Version(match[2]) > release:
-            return match[0]
-        # PEP 440 sorts X.Y.0.dev0 after every release before X.Y.0, and before that one.
-        return f"{match[1]}{release.major}.{release.minor + 1}.0.dev0"
-
-    return re.sub(r"^(  nightly:.*counts_as: )([0-9][0-9a-z.]*)", bumped, text, flags=re.MULTILINE)
-
-
 def prepare(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say) -> News:
     """Upgrade packages in the locks; add and lock a new release of each server wherever its newest one is locked."""
     before, news = _versions(project.locks), look(project, indexes)
     security = _upgrade(project, upgrade, news, say) if upgrade else {}
+    _drop_overrides(project, indexes, news, say)
     for server in TITLES:
         now = Project(project.root, project.store)
         # The newest alone: `look` names the ones that are passed over.
         for release in new_releases(now.matrix, server, indexes)[-1:] if has_releases(now.matrix, server) else ():
-            NewRelease(now, server, release, news, say).add()
+            NewRelease(now, server, release, news, indexes, say).add()
     now = Project(project.root, project.store)
     undeclared = _undeclared(now)
     update_licences(now, say)
@@ -317,6 +297,39 @@ def prepare(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
     # Only the first ones are shown.
     news.packages = sorted(moved, key=lambda line: not line.endswith(SECURITY))
     return news
+
+
+def _drop_overrides(project: Project, indexes: Indexes, news: News, say: Say) -> None:
+    """Drop each override whose `until` the indexes can meet now, and lock its version anew."""
+    for name, version in project.matrix.versions.items():
+        for override in version.overrides:
+            cells = [cell for cell in locked_cells(project) if override.until and cell.version == name]
+            of_locks = {project.wheel_lock_path(cell): cell for cell in cells}
+            until = Requirement(override.until or override.requirement)
+            unmet = [look_for(until, project.matrix, cell, indexes, name) for cell in of_locks.values()]
+            if not cells or any(unmet):
+                continue
+            what = f"{version_title(name)} %s the override {escaped(override.requirement)}"
+            if failure := _lock_without(project, name, override, of_locks, say):
+                news.decisions.append(f"{what % 'keeps'}: {in_short(f'{failure.what} {failure.why}')}")
+            else:
+                news.done.append(f"{what % 'does without'}: the index has {escaped(str(until))} now.")
+
+
+def _lock_without(
+    project: Project, name: str, override: Override, of_locks: Mapping[Path, Cell], say: Say
+) -> LockError | None:
+    matrix = project.root / "matrix.yaml"
+    before = {path: path.read_bytes() for path in (matrix, *of_locks)}
+    try:
+        text = matrix.read_text("utf-8")
+        write_text(matrix, without_override(text, server_name(name), version_key(name), override.requirement))
+        list(make_locks(Project(project.root, project.store), list(of_locks.values()), say=say))
+    except LockError as error:
+        for path, content in before.items():
+            path.write_bytes(content)
+        return error
+    return None
 
 
 def _undeclared(project: Project) -> set[str]:

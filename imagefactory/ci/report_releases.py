@@ -15,8 +15,9 @@ OVER: Final = "It is locked now, or a newer release has taken its place."
 _TITLE = re.compile(r"[A-Za-z]+( [0-9][0-9A-Za-z.]*)?")
 _WAIT = "If the package index lacks what it asks for, wait: each run of `news` tries again."
 _OVERRIDE = (
-    "If a requirement is too narrow, add the release to matrix.yaml with a line of `overrides` that replaces it and "
-    "says why, and run `./inv lock`."
+    "Where the index has another version, `news` overrides the requirement itself. What it cannot, you can: add the "
+    "release to matrix.yaml with a line of `overrides` that says why (`NAME==VERSION`, or `NAME ; python_version < "
+    "'3'` to leave a package out), and run `./inv lock`."
 )
 _ONE_BY_ONE = "Otherwise upgrade what can be: `./inv lock --upgrade NAME`."
 

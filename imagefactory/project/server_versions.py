@@ -91,6 +91,8 @@ class Override(_Model):
 
     requirement: Annotated[str, AfterValidator(_requirement)]
     reason: Annotated[str, Field(min_length=10)]
+    until: Annotated[str, AfterValidator(_requirement)] | None = None
+    """What packages themselves ask for: `./inv news` drops the override once the index can meet that."""
 
 
 class ServerVersion(_Model):

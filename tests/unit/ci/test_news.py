@@ -2,21 +2,27 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
-from imagefactory.ci.new_release import commit, prepare, with_release
+from imagefactory.ci.matrix_rows import with_release, without_override
+from imagefactory.ci.new_release import commit, prepare
 from imagefactory.ci.news import News, look, new_releases
 from imagefactory.ci.pull_request import git, worktree
 from imagefactory.ci.report_releases import not_locked, read_refused
+from imagefactory.ci.run_summary import plain
 from imagefactory.compile.settings import add_references
+from imagefactory.lock.drift import wheels_made_from
 from imagefactory.lock.flag_records import FlagLock, record_flags
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.mods.compatibility import ModResult, check_mods
 from imagefactory.project.cells import buildable
+from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.indexed_files import configured_indexes
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.project import Project
@@ -181,18 +187,125 @@ def test_a_release_is_told_then_added_with_locks_and_flags_and_mods_end_before_i
 
 
 def test_a_release_that_cannot_be_locked_is_told_and_leaves_nothing(small: Project, simple_index: SimpleIndex) -> None:
-    for file in [file for file in simple_index.files if file.startswith(("torch-2.0", "gone"))]:
+    for file in [file for file in simple_index.files if file.startswith(("torch", "gone"))]:
         del simple_index.files[file]
     before = (small.root / "matrix.yaml").read_text("utf-8")
     news = prepare(small, configured_indexes(), [], lambda _: None)
     assert [line.partition(":")[0] for line in news.breaks] == ["vLLM 2.0 is not added", "SGLang 0.5.2 is not added"]
     assert list(news.refused) == ["vLLM 2.0", "SGLang 0.5.2"]
-    assert "torch==2.0" in news.refused["vLLM 2.0"]
+    missing = "vllm asks for torch==2.0, and no index has a package of that name."
+    assert news.refused["vLLM 2.0"].startswith(missing)
+    assert missing in news.markdown()
     assert [(error.name, error.exit_code) for error in not_locked(news.refused, "here")] == [("release-refused", 5)] * 2
     assert (small.root / "matrix.yaml").read_text("utf-8") == before
     assert sorted(path.name for path in (small.root / "locks").iterdir() if path.is_dir()) == [
         *("1.0", "bookworm", "sglang-0.5.1"),
     ]
+
+
+ARM, INTEL = (f"cp311-cp311-manylinux_2_28_{machine}" for machine in ("aarch64", "x86_64"))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("dep>=2026.10.19", {"2026.10.18": ""}, "dep>=2026.10.18", "the newest on the index is 2026.10.18"),
+        ("dep==1.5", {"1.4": "", "1.6": "", "2.0": ""}, "dep==1.6", "the index has no such version"),
+        ("dep[fast]<1.5,>=1.2", {"0.9": "", "1.1": ""}, "dep[fast]==1.1", "the newest on the index is 1.1"),
+        ("dep==1.5", {"1.4": "", "1.5": "yanked"}, "dep==1.4", "its makers withdrew (yanked) that version"),
+        ("dep>=1.5", {"1.4": ARM, "1.5": INTEL}, "dep>=1.4", "no wheel of it runs with Python 3.11 on linux/arm64"),
+        ("dep==1.5", {}, None, "no index has a package of that name"),
+        ("dep==1.5", {"1.5": "yanked"}, None, "its makers withdrew (yanked) that version"),
+        ("dep==1.5", {"1.5": INTEL}, None, "no wheel of it runs with Python 3.11 on linux/arm64"),
+    ],
+)
+def test_what_no_index_can_meet_is_overridden_by_the_nearest_version_until_one_can(
+    small: Project,
+    simple_index: SimpleIndex,
+    wheel_factory: WheelFactory,
+    case: tuple[str, dict[str, str], str | None, str],
+) -> None:
+    asked, offered, override, why = case
+    add_release(simple_index, wheel_factory, asked, offered)
+    before = small.matrix.vllm["1.0"]
+    news = prepare(small, configured_indexes(), [], lambda _: None)
+    reason = f"vllm asks for {Requirement(asked)}, and {why}"
+    assert reason in plain(news.markdown()), "and no &lt; in a terminal"
+    if override is None:
+        assert [*Project(small.root).matrix.vllm] == ["1.0", "1.0-more", "nightly"]
+        assert news.refused["vLLM 3.0"].startswith(f"{reason}. ")
+        return
+    assert news.refused == {}
+    [written] = Project(small.root).matrix.vllm["3.0"].overrides
+    assert (written.requirement, written.reason) == (override, reason)
+    assert Requirement(str(written.until)) == Requirement(asked)
+    [decision] = (line for line in news.decisions if "override" in line)
+    assert decision.replace("&lt;", "<").endswith(f"drops it once the index has {Requirement(asked)}.")
+    assert "dep" in {wheel.name for wheel in locked(small, "3.0").wheels}
+    # The next run finds what was asked for.
+    simple_index.yanked.clear()
+    simple_index.add(*(wheel_factory("dep", version) for version in ("1.2", "1.5", "2026.10.19")))
+    text = (small.root / "matrix.yaml").read_text("utf-8")
+    news = prepare(Project(small.root), configured_indexes(), [], lambda _: None)
+    now = Project(small.root)
+    assert now.matrix.vllm["3.0"].overrides == []
+    assert now.matrix.vllm["1.0"] == before
+    assert len(text.splitlines()) - len((small.root / "matrix.yaml").read_text("utf-8").splitlines()) == 4
+    [dropped] = (line for line in news.done if "does without the override dep" in line)
+    assert dropped.startswith("vLLM 3.0 does without the override dep")
+    [version] = [wheel.version for wheel in locked(small, "3.0").wheels if wheel.name == "dep"]
+    assert version in Requirement(asked).specifier
+    [cell] = {cell for cell in buildable(now.matrix) if (cell.model, cell.version, cell.arch) == ("big", "3.0", "gpu")}
+    assert locked(small, "3.0").made_from == wheels_made_from(now.matrix, cell)
+
+
+def add_release(index: SimpleIndex, wheels: WheelFactory, asked: str, offered: Mapping[str, str]) -> None:
+    """Add vLLM 3.0 to an index, which asks for `dep`, and the versions of that: a tag, or `yanked`."""
+    index.add(wheels("vllm", "3.0", files=sources(2), requires=[asked]))
+    (wheels.folder / "vllm-3.0.tar.gz").write_bytes(b"never read")
+    index.add(wheels.folder / "vllm-3.0.tar.gz")
+    for version, mark in offered.items():
+        wheel = wheels("dep", version, tag=mark if mark in {ARM, INTEL} else "py3-none-any")
+        index.add(wheel)
+        index.yanked |= {wheel.name} if mark == "yanked" else set()
+
+
+def locked(project: Project, version: str) -> WheelLock:
+    return WheelLock.read(project.locks / version / "gpu-linux-arm64.toml")
+
+
+def test_an_override_stays_while_the_release_cannot_be_locked_without_it(
+    small: Project, simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    add_release(simple_index, wheel_factory, "dep>=2", {"1.0": ""})
+    prepare(small, configured_indexes(), [], lambda _: None)
+    before = {path: path.read_bytes() for path in (small.root / "matrix.yaml", *(small.root / "locks/3.0").iterdir())}
+    simple_index.add(wheel_factory("dep", "2.0", requires=["missing"]))
+    news = prepare(Project(small.root), configured_indexes(), [], lambda _: None)
+    [kept] = (line for line in news.decisions if "keeps the override dep>=1.0: " in line)
+    assert "missing" in kept
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_conflicts_and_an_index_that_lacks_too_much_are_left_to_people(
+    small: Project, simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    add_release(simple_index, wheel_factory, "dep==1.0", {"1.0": "", "2.0": ""})
+    names = [f"lacking-{letter}" for letter in "abcdef"]
+    simple_index.add(*(wheel_factory(name, "1.0") for name in names))
+    simple_index.add(wheel_factory("sglang", "0.6", requires=[f"{name}==2.0" for name in names]))
+    simple_index.add(wheel_factory("torch", "9.0", requires=["dep==2.0"]))
+    wheel_factory("vllm", "3.0", files=sources(2), requires=["dep==1.0", "torch==9.0"])
+    news = prepare(small, configured_indexes(), [], lambda _: None)
+    assert list(news.refused) == ["vLLM 3.0", "SGLang 0.6"]
+    assert news.refused["vLLM 3.0"].startswith("vllm 3.0 cannot be resolved for gpu.")
+    assert "lacking-" in news.refused["SGLang 0.6"]
+
+
+def test_an_override_in_another_form_is_taken_out_by_hand() -> None:
+    text = 'vllm:\n  "1.0": {release: "1.0", overrides: [{requirement: a==1, reason: it is an example}]}\n'
+    with raises("bad-release", match="by hand"):
+        without_override(text, "vllm", "1.0", "a==1")
 
 
 def test_a_refused_release_has_one_issue_until_it_is_locked_or_superseded(
@@ -214,7 +327,7 @@ def test_a_refused_release_has_one_issue_until_it_is_locked_or_superseded(
     [issue] = fake_github.issues
     assert (issue["title"], issue["state"]) == ("vLLM 0.33.0 cannot be locked", "open")
     assert "\n    only certifi<=2 is available, @all\n" in issue["body"]
-    assert "`overrides`" in issue["body"]
+    assert "`overrides` that says why (`NAME==VERSION`, or `NAME ; python_version < '3'`" in issue["body"]
     assert fake_github.comments == []
     assert report("vLLM 0.34.0") == 5
     assert [issue["state"] for issue in fake_github.issues] == ["closed", "open"]
