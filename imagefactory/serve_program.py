@@ -4,7 +4,7 @@ So what a container decides, the host and the site show; they do not decide it a
 changes images, and may change what the library does.
 """
 
-from images.serve.program import checks, heat, holders, hosts, memory, network, settings
+from images.serve.program import checks, heat, holders, hosts, loading, memory, network, settings, show
 from images.serve.program import image as images
 from images.serve.program.drafting import LOW_ACCEPTANCE
 from images.serve.program.findings import OK, Start
@@ -30,8 +30,10 @@ __all__ = (
     "hosts",
     "images",
     "list_weights",
+    "loading",
     "memory",
     "network",
     "server_of",
     "settings",
+    "show",
 )

@@ -31,7 +31,7 @@ from imagefactory.mods.compatibility import check_mods, end_before, seems_upstre
 from imagefactory.mods.source_files import Trees
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.cells import Cell, buildable, default_version
-from imagefactory.project.locks.files import CompanionLock, LicenceLock
+from imagefactory.project.locks.files import CompanionLock
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import (
     TITLES,
@@ -286,7 +286,7 @@ def prepare(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
     now = Project(project.root, project.store)
     undeclared = _undeclared(now)
     update_licences(now, say)
-    if unknown := sorted(_undeclared(now) - undeclared):
+    if unknown := sorted(_undeclared(Project(project.root, project.store)) - undeclared):
         news.decisions.append(f"No licence is declared by {', '.join(unknown)}: put it into `locks/licences.toml`.")
     drop_unneeded(now)
     if lacking := unrecorded(now):
@@ -333,7 +333,7 @@ def _lock_without(
 
 
 def _undeclared(project: Project) -> set[str]:
-    recorded = Licences(LicenceLock.path(project.locks)).files.values()
+    recorded = Licences(project).files.values()
     return {entry.file.partition("-")[0] for entry in recorded if entry.licence == UNDECLARED}
 
 

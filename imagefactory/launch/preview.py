@@ -1,4 +1,4 @@
-"""Runs the serve program on this machine to find out what it would do in an image.
+"""Asks the serve program on this machine what it would do in an image.
 
 It gets the image's settings.json and model.json, so there is no second implementation that could disagree with the
 container.
@@ -17,6 +17,7 @@ from typing import Any
 from imagefactory.errors import UsageError, did_you_mean
 from imagefactory.plan.serve.description import Description, image_environment, write_description
 from imagefactory.plan.serve.image_paths import program_folder
+from imagefactory.serve_program import Readings, Start, images, loading, server_of, settings, show
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,24 @@ class Preview:
         return answer
 
     def markdown(self) -> str:
-        return self.run("settings", "--markdown").stdout
+        return show.settings_markdown(self.image())
+
+    def image(self) -> images.Image:
+        """Return the image as its own program reads it."""
+        with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
+            write_description(self.description, self.model, Path(folder))
+            return images.load(folder)
+
+    def start(self, given: Mapping[str, str], readings: Readings | None = None) -> Start:
+        """Return a start before its model is downloaded, without a process of its own: a site has hundreds.
+
+        The settings must be known to be good; nothing of this machine or its environment is read.
+        """
+        image = self.image()
+        server, chosen = server_of(image), settings.read(image, given)
+        return loading.fitting(
+            Start(server, image, chosen, server.build(image, chosen), readings or Readings(), "", None)
+        )
 
     def run(self, *arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:

@@ -1,8 +1,6 @@
 """Writes recipes for all images as a registry of sparkrun, beside those for eugr/spark-vllm-docker."""
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -10,12 +8,15 @@ from typing import Final
 import yaml
 
 from imagefactory.errors import UsageError
-from imagefactory.launch.prepare import prepare
+from imagefactory.launch.docker_run import Launch
+from imagefactory.launch.prepare import Start
+from imagefactory.launch.preview import Preview
 from imagefactory.launch.recipes import Format, settings_of_a_recipe
 from imagefactory.launch.rendering import render_yaml
 from imagefactory.oci.layout import writing_output
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
+from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
@@ -67,10 +68,8 @@ def registry_of(
             why=f"Of the targets, these are {'; '.join(exported.account)}.",
             fix="Name targets for the DGX Spark that are locked and built; `./inv plan` shows their digests.",
         )
-    # Each recipe asks the serve program, which is a process of its own.
-    with ThreadPoolExecutor() as pool:
-        for files in pool.map(lambda cell: _recipes(project, cell, digest_of[cell]), built):
-            exported.files |= files
+    for cell in built:
+        exported.files |= _recipes(project, cell, digest_of[cell])
     exported.files[MANIFEST] = _manifest(project)
     repositories = {repo for cell in built for repo in project.matrix.models[cell.model].repositories}
     unpinned = sorted(repo for repo in repositories if project.model_lock.commit_of(repo) is None)
@@ -111,10 +110,12 @@ def _digests(project: Project, cells: Sequence[Cell]) -> dict[Cell, Digest | Non
 def _recipes(project: Project, cell: Cell, digest: Digest | None) -> dict[str, str]:
     image = f"{project.matrix.effective_registry}@{digest}"
     given = settings_of_a_recipe(project.matrix, cell)
-    # Only HOME: an API key in the user's environment is not for others, and would be refused.
-    start = prepare(project, cell, image, given=given, environment={"HOME": os.environ.get("HOME", "/")})
+    served = describe_cell(project, cell, project.wheel_lock(cell).kernels)
+    start = Preview(project.root, served.description, served.model).start(given)
+    command = (*start.server.command, *start.command.arguments)
+    launch = Launch(cell, image, served.description, given)
     return {
-        f"{folder}/{cell.model_and_version}.yaml": start.recipe(style)
+        f"{folder}/{cell.model_and_version}.yaml": Start(launch, served, command).recipe(style)
         for style, folder in FOLDERS.items()
         if style in server_of(cell).recipes
     }

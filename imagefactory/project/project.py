@@ -7,7 +7,16 @@ from typing import TypeVar, cast
 
 from imagefactory.errors import ConfigError, LockError
 from imagefactory.project.cells import Cell, buildable, intended_kernels
-from imagefactory.project.locks.files import BaseLock, CompanionLock, Lock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.project.locks.files import (
+    BaseLock,
+    CompanionLock,
+    LicenceLock,
+    Lock,
+    ModelLock,
+    SourceLock,
+    ToolLock,
+    WheelLock,
+)
 from imagefactory.project.locks.kernels import KernelLock, SlimLock
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store
@@ -78,6 +87,11 @@ class Project:
     def model_lock(self) -> ModelLock:
         """The pinned model revisions; empty if none were looked up."""
         return self._read(ModelLock, ModelLock.path(self.locks), ModelLock(made_from={}))
+
+    @property
+    def licence_lock(self) -> LicenceLock:
+        """The licences of locked files; empty if none was read."""
+        return self._read(LicenceLock, LicenceLock.path(self.locks), LicenceLock(made_from={}))
 
     @property
     def companion_lock(self) -> CompanionLock:

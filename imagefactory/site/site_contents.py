@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
@@ -101,8 +100,7 @@ def gather(stock: Stock) -> SiteContents:
         of_model = [result for result in results if result.bound.matrix_model == name]
         return model_page(stock, name, pages, of_model, figures)
 
-    with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
-        models = sorted(pool.map(model, project.matrix.models), key=rank)
+    models = sorted(map(model, project.matrix.models), key=rank)
     images, recipes = list(pages.values()), _recipes(stock, problems)
     upgrades = Upgrades.of(stock, results)
     machines = machines_of(project.matrix, stock.planned)

@@ -7,19 +7,16 @@ A page answers one question about a start, whether the memory suffices; the imag
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Self
 
-from imagefactory.plan.serve.description import Served, describe_cell, write_description
+from imagefactory.launch.preview import Preview
+from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.cells import Cell, default_version
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
-from imagefactory.serve_program import OK, Gpu, Readings, Start, checks, memory, server_of
-from imagefactory.serve_program import images as program_images
-from imagefactory.serve_program import settings as program_settings
+from imagefactory.serve_program import OK, Gpu, Readings, Start, checks, memory
 from imagefactory.site.choosing import gpu_of
 from imagefactory.site.image_page import ImagePage
 
@@ -169,7 +166,7 @@ def image_starts(project: Project, images: Iterable[tuple[Cell, ImagePage]]) -> 
     """Describe how images start with their defaults on an idle machine."""
     matrix = project.matrix
     for cell, image in images:
-        start = program_start(matrix, cell, describe_cell(project, cell, project.wheel_lock(cell).kernels))
+        start = program_start(project, cell)
         yield ImageStart(
             image.slug,
             cell.model,
@@ -186,23 +183,16 @@ def image_starts(project: Project, images: Iterable[tuple[Cell, ImagePage]]) -> 
         )
 
 
-def program_start(matrix: Matrix, cell: Cell, served: Served) -> Start:
+def program_start(project: Project, cell: Cell) -> Start:
     """Return a start as the image's own program would see it, with the image's defaults on an idle machine."""
-    image, arch = program_image(served), matrix.archs[cell.arch]
+    arch = project.matrix.archs[cell.arch]
     total, free = (arch.memory.total, arch.memory.free) if arch.memory else (None, None)
     # A GPU that shares the host's memory has none of its own to report.
     of_gpu = (None, None) if arch.memory and arch.memory.unified else (total, free)
     gpus = (Gpu(arch.gpu or "", arch.capability, *of_gpu),) if arch.capability else ()
-    server = server_of(image)
-    settings = program_settings.read(image, matrix.models[cell.model].node_settings(0))
-    return Start(server, image, settings, server.build(image, settings), Readings(gpus, "", total, free), "", None)
-
-
-def program_image(served: Served) -> program_images.Image:
-    """Return an image as its own program reads it."""
-    with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
-        write_description(served.description, served.model, Path(folder))
-        return program_images.load(folder)
+    served = describe_cell(project, cell, project.wheel_lock(cell).kernels if project.is_locked(cell) else None)
+    preview = Preview(project.root, served.description, served.model)
+    return preview.start(project.matrix.models[cell.model].node_settings(0), Readings(gpus, "", total, free))
 
 
 def machine_name(matrix: Matrix, cell: Cell) -> str:

@@ -24,7 +24,7 @@ from imagefactory.plan.plan import (
     WheelLayer,
 )
 from imagefactory.project.cells import Cell
-from imagefactory.project.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
+from imagefactory.project.locks.files import Graft, LockedDeb, LockedWheel
 from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import spdx
@@ -75,7 +75,7 @@ class Component:
 
 def components_of(project: Project, plan: Plan) -> list[Component]:
     """List everything that a plan puts into an image, and the models that it serves."""
-    licences = Licences(LicenceLock.path(project.locks))
+    licences = Licences(project)
     lock = project.wheel_lock(plan.cell)
     wheels, python = {wheel.sha256: wheel for wheel in lock.wheels}, lock.python
     base = project.base_lock(plan.cell)

@@ -32,10 +32,9 @@ _Package = TypeVar("_Package", LockedWheel, LockedDeb)
 class Licences:
     """The licences of locked files, by sha256."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        recorded = LicenceLock.read(path).files if path.exists() else ()
-        self.files = {entry.sha256: entry for entry in recorded}
+    def __init__(self, project: Project) -> None:
+        self.path = LicenceLock.path(project.locks)
+        self.files = {entry.sha256: entry for entry in project.licence_lock.files}
 
     def of(self, package: LockedWheel | LockedDeb) -> LicensedFile:
         self.refuse_missing([package])
@@ -62,7 +61,7 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     SPDX's list, the record of another release of it holds, if somebody found out there.
     """
     path = LicenceLock.path(project.locks)
-    recorded = Licences(path).files
+    recorded = Licences(project).files
     sources = LayerInputs(project, locked_cells(project))
     locked_wheels, base_locks = _locked(project)
     wheels = _unknown(locked_wheels, recorded)
@@ -99,7 +98,7 @@ def _carried_over(
 def check_licences(project: Project) -> None:
     wheels, base_locks = _locked(project)
     debs = [deb for lock in base_locks for deb in lock.debs]
-    Licences(LicenceLock.path(project.locks)).refuse_missing([*wheels, *debs])
+    Licences(project).refuse_missing([*wheels, *debs])
 
 
 def _locked(project: Project) -> tuple[list[LockedWheel], list[BaseLock]]:

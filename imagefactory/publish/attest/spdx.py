@@ -172,6 +172,7 @@ def copyleft(expression: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_GNU_WORD.findall(expression)))
 
 
+@cache
 def is_unavoidable(expression: str) -> bool:
     """Whether every choice that an expression offers has a GNU licence in it."""
 

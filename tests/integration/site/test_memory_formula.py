@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page
 
-from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.site.documents import as_script
 from imagefactory.site.rendering import HERE
@@ -33,7 +32,7 @@ def starts() -> list[tuple[Machine, Start, StartMemory]]:
     """Every locked image with a machine that it is for."""
     matrix, found = PROJECT.matrix, []
     for cell in locked_cells(PROJECT):
-        start = program_start(matrix, cell, describe_cell(PROJECT, cell))
+        start = program_start(PROJECT, cell)
         if memory := StartMemory.of(start) if matrix.archs[cell.arch].memory else None:
             found.append((machines(matrix, [cell])[0], start, memory))
     return found

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from imagefactory.launch.preview import Preview
 from imagefactory.launch.recipe_export import MANIFEST, RESERVED, registry_of, write_registry
+from imagefactory.launch.recipes import settings_of_a_recipe
 from imagefactory.lock.drift import models_made_from
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
+from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.locks.files import LockedRevision, ModelLock
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
@@ -79,6 +82,15 @@ def test_recipes_have_only_what_the_launchers_know_and_start_the_server_by_its_p
     for name, program in (("gemma4-31b-v0.32.0", "vllm"), ("gemma4-31b-sglang-0.5.21", "sglang")):
         command = read(files, f"recipes/{name}.yaml")["command"]
         assert shlex.split(command.replace("\\\n", " "))[:2] == [program, "serve"]
+
+
+def test_a_start_without_a_process_of_its_own_runs_what_the_program_itself_would() -> None:
+    for cell in select(PROJECT.matrix, TARGETS):
+        served = describe_cell(PROJECT, cell)
+        preview = Preview(PROJECT.root, served.description, served.model)
+        given = settings_of_a_recipe(PROJECT.matrix, cell)
+        start = preview.start(given)
+        assert [*start.server.command, *start.command.arguments] == preview.command(given), cell
 
 
 def test_a_recipe_for_two_sparks_leaves_the_flags_of_nodes_to_the_launcher(files: dict[str, str]) -> None:

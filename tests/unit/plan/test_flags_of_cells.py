@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.launch.preview import Preview
 from imagefactory.lock.flag_records import FlagLock, recorded_version
 from imagefactory.plan.serve.description import describe_cell, image_environment
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
-from imagefactory.site.starts import program_image
 from images.serve.program import settings as program_settings
 from images.serve.program.servers.known import server_of
 from tests.fixtures.checkouts import REPOSITORY
@@ -21,7 +21,7 @@ SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
 def command_of(cell: Cell) -> tuple[list[str], dict[str, str]]:
     """Return the arguments of the server in a cell's image, built by the image's own program, and its environment."""
     served = describe_cell(PROJECT, cell)
-    image = program_image(served)
+    image = Preview(PROJECT.root, served.description, served.model).image()
     node = PROJECT.matrix.models[cell.model].node_settings(1)
     settings = program_settings.read(image, image_environment(served.description) | node, ())
     return list(server_of(image).build(image, settings).arguments), served.extra

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.site.starts import Fit, StartMemory, machines, program_start
@@ -14,7 +13,7 @@ PROJECT = Project(REPOSITORY)
 
 
 def memory_of(cell: Cell) -> StartMemory:
-    found = StartMemory.of(program_start(PROJECT.matrix, cell, describe_cell(PROJECT, cell)))
+    found = StartMemory.of(program_start(PROJECT, cell))
     assert found is not None
     return found
 
@@ -33,7 +32,7 @@ def fit(model: str, *, free: float = 122.4, context: int = 0, users: int = 1) ->
 def test_every_image_starts_on_an_idle_machine_with_its_own_defaults() -> None:
     refused = []
     for cell in (cell for cell in buildable(PROJECT.matrix) if PROJECT.matrix.archs[cell.arch].memory):
-        start = program_start(PROJECT.matrix, cell, describe_cell(PROJECT, cell))
+        start = program_start(PROJECT, cell)
         findings = checks.run(start, ("gpu", "kernels", "memory", "combination"))
         refused += [(str(cell), finding) for finding in findings if finding.result == "fail"]
         memory, [machine] = StartMemory.of(start), machines(PROJECT.matrix, [cell])
