@@ -52,7 +52,7 @@ from tests.fixtures.model_hub import ModelHub
 from tests.fixtures.serving import READINGS, REPOSITORY, model_document
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
-START_LIMIT = 300
+START_LIMIT = 900
 LATE = """#!/usr/bin/python3
 import os, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -236,8 +236,8 @@ def test_a_downloaded_model_is_served_without_a_network(engine: Engine, model_hu
     container = engine.containers.start(engine.image, options=alone)
     try:
         wait_for_log(container, "the hub is not asked")
-        wait_for_log(container, "Application startup complete", 2 * START_LIMIT)
-        assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n"
+        health = (*ENTRYPOINT, "health")
+        wait_until(lambda: container.execute(*health).stdout == "healthy\n", START_LIMIT, container)
     finally:
         container.remove()
 

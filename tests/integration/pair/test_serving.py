@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.fixtures.engines import PATIENCE, wait_until
 from tests.integration.pair.bed import CABLE, Spark
 from tests.integration.pair.conftest import NAME, Commands
 
@@ -122,7 +123,8 @@ def test_both_start_again_when_one_is_killed(joined: Commands, node: int) -> Non
 
 def test_a_frozen_worker_is_noticed(joined: Commands) -> None:
     worker, before = joined.worker, restarts(joined)
-    worker.check("docker", "pause", NAME)
+    # runc gives up on busy cores while new threads come: "unable to freeze".
+    wait_until(lambda: worker.run("docker", "pause", NAME).returncode == 0, PATIENCE)
     wait_for_restart(joined, before, nodes=(0,))
     worker.check("docker", "unpause", NAME)
     wait_for_restart(joined, before)
