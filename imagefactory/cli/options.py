@@ -123,9 +123,12 @@ def at_most_one(**given: object) -> None:
         raise unfit(named[-1], what, "They exclude each other.", "Use only one of them.")
 
 
-def filled(option: str, text: str) -> str:
+def filled(option: str, text: str, needed: str = "") -> str:
+    """Return what an option was given; `needed` says what to give if the command cannot do without it."""
     if text.strip():
         return text
+    if needed:
+        raise unfit(option, f"{option} is missing.", "The command cannot do without it.", needed)
     why = "It needs a value; a variable may be unset."
     raise unfit(option, f"{option} is empty.", why, "Give it a value, or leave the option out.")
 

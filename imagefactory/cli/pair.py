@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from imagefactory.project.project import Project
 
 WITH = "the second Spark, as ssh knows it: spark2, or user@192.168.100.2"
+SECOND = "Name the second Spark: --with spark2."
 FOUND = f"{WITH} (default: that of the pair on this machine)"
 CABLE = "this machine's interface that leads to the second (default: found)"
 LIMIT = "seconds that the servers may take to become healthy (default: 3600)"
@@ -47,25 +48,27 @@ def up(
 
     VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key, HF_TOKEN the token for gated models.
     """
+    from dataclasses import replace
+
     from imagefactory.launch import prepare
     from imagefactory.launch.docker_run import HUB_CACHE
     from imagefactory.pair import up as pairs
     from imagefactory.pair.machines import reach
 
+    host = options.filled("--with", with_, SECOND)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     seconds = options.number("--limit", limit, least=1) or 3600
+    way = pairs.way_named("compose" if compose else recipe)
     cell = select_one(project, target)
-    with reach(options.filled("--with", with_)) as second:
+    need = pairs.need_of(project, cell, cable)
+    settings = prepare.settings_from(set)
+    start = pairs.prepared(project, cell, given=settings, environment=os.environ, models=models or HUB_CACHE)
+    with reach(host) as second:
         image_id = pairs.pulled(image or prepare.image_to_run(project, cell), say)
-        start = prepare.prepare(
-            *(project, cell, image_id),
-            given=prepare.settings_from(set),
-            environment=os.environ,
-            models=models or HUB_CACHE,
-        )
-        pair = pairs.plan(project, cell, second, start, interface=cable, say=say)
+        start = replace(start, launch=replace(start.launch, image=image_id))
+        pair = pairs.plan(cell, second, start, need, say)
         if print_ or compose or recipe:
-            print(pairs.shown(pair, "compose" if compose else recipe), end="")
+            print(pairs.shown(pair, way), end="")
             return
         print(pairs.up(cell, pair, limit=seconds, say=say))
 
@@ -81,7 +84,7 @@ def doctor(project: Project, target: str = "", with_: str = "", models: str = ""
     from imagefactory.pair.up import need_of, probe
 
     need = need_of(project, select_one(project, target), cable)
-    with reach(options.filled("--with", with_)) as second:
+    with reach(options.filled("--with", with_, SECOND)) as second:
         head, worker = probe(second, models or HUB_CACHE)
     obstacles = problems(head, worker, need)
     show(pair_examined(head, worker, need.interface, obstacles))

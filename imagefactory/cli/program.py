@@ -86,12 +86,26 @@ class FactoryProgram(Program):
         line = self._with_groups(self.core.unparsed)
         if line[:1] == ["help"]:
             line = [*line[1:], "--help"] if line[1:] else []
+        if line and line[0] in self._bare_groups and set(line[1:]) <= {"-h", "--help"}:
+            self.args["list"].value = line[0]
+            line = []
         position = next((index for index, word in enumerate(line) if word in {"-h", "--help"}), 0)
         commands = [word for word in line[:position] if word in self.collection.task_names]
         if commands:
             self.args["help"].value = commands[-1]
         self.core.unparsed = [] if commands else self._with_targets(line)
         super().parse_tasks()
+
+    @property
+    def _bare_groups(self) -> set[str]:
+        """The groups whose name alone is no command."""
+        return {name for name, group in self.collection.collections.items() if not group.default}
+
+    def print_task_help(self, name: str) -> None:
+        super().print_task_help(name)
+        self.list_root = name.partition(".")[0]
+        if self.list_root in self.collection.collections:
+            self.list_flat()
 
     def print_help(self) -> None:
         print("Usage: ./inv COMMAND [OPTIONS]; `./inv COMMAND --help` explains a command\n")
@@ -116,8 +130,11 @@ class FactoryProgram(Program):
         """Join a group and its command, which may be written apart: `pair up` means `pair.up`."""
         names = set(self.collection.task_names)
         for index in range(len(line) - 1):
-            joined = ".".join(line[index : index + 2])
-            if joined in names and line[index] not in names:
+            group, word = line[index : index + 2]
+            joined = f"{group}.{word}"
+            # A word that a group does not have is joined, too, so that the error suggests those that it has.
+            unknown = index == 0 and group in self._bare_groups and not word.startswith("-")
+            if (joined in names and group not in names) or unknown:
                 return [*line[:index], joined, *line[index + 2 :]]
         return line
 

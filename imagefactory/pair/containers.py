@@ -44,7 +44,7 @@ class State:
 
     def __str__(self) -> str:
         ended = "" if self.runs else f" with code {self.code}"
-        again = f", restarted {self.restarts} times" if self.restarts else ""
+        again = f", restarted {self.restarts} time{'s' * (self.restarts > 1)}" if self.restarts else ""
         return f"{self.status}{ended}{again}"
 
 
@@ -93,19 +93,20 @@ def find(host: str = "") -> tuple[str, str]:
     """Return the name of the pair's containers and of its second machine, by the labels of this machine's container."""
     form = f'{{{{.Names}}}} {{{{.Label "{PAIR}"}}}}'
     lines = check(HERE, "docker", "ps", "--all", "--filter", f"label={PAIR}", "--format", form).splitlines()
-    named = sorted({tuple(line.split(" ", 1)) for line in lines if not host or line.endswith(f" {host}")})
-    pairs = [(name, second) for name, second in named if not _labelled_by_image(name)]
-    if len(pairs) == 1:
-        name, second = pairs[0]
-        return name, second
-    what = "There is no pair on this machine." if not pairs else f"There are {len(pairs)} pairs on this machine."
-    raise UsageError(
-        "no-pair",
-        what,
-        where="docker ps",
-        why="No container here has the label of a pair." if not pairs else ", ".join(name for name, _ in pairs),
-        fix="Start one with `./inv pair up TARGET --with spark2`, or name its second machine with --with.",
-    )
+    labelled = sorted({(name, second) for line in lines for name, _, second in [line.partition(" ")]})
+    pairs = [(name, second) for name, second in labelled if not _labelled_by_image(name)]
+    chosen = [pair for pair in pairs if not host or pair[1] == host]
+    if len(chosen) == 1:
+        return chosen[0]
+    what, why = "There is no pair on this machine.", "No container here has the label of a pair."
+    fix = f"Start one with `./inv pair up TARGET --with {host or 'spark2'}`."
+    if pairs:
+        what = f"There are {len(pairs)} pairs on this machine." if chosen else f"There is no pair with {host} here."
+        why = ", ".join(f"{name} is with {second}" for name, second in chosen or pairs) + "."
+        fix = (
+            "Name the second machine as `pair up` did: " + " or ".join(f"--with {second}" for _, second in pairs) + "."
+        )
+    raise UsageError("no-pair", what, where="docker ps", why=why, fix=fix)
 
 
 def _labelled_by_image(name: str) -> bool:

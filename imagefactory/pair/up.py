@@ -8,15 +8,15 @@ import secrets
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.errors import CheckError, EngineError, clean, unknown_name
 from imagefactory.launch.docker_run import Launch, compose, docker_once, docker_run, shell_line
-from imagefactory.launch.prepare import Start
+from imagefactory.launch.prepare import Start, prepare
 from imagefactory.launch.recipes import QUADLET, quadlet
 from imagefactory.pair import images, weights
 from imagefactory.pair.cable import Cable, find_cable
@@ -26,6 +26,7 @@ from imagefactory.pair.machines import HERE, Machine, There, check, run
 from imagefactory.pair.node import PROBE, Node
 from imagefactory.pair.problem import refuse_first
 from imagefactory.pair.rules import Need, problems
+from imagefactory.pair.serving import complete, introduction
 from imagefactory.pair.weights import Models
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -42,10 +43,16 @@ PROOF = 180.0
 """Seconds for the proof, which has limits of its own: most are for loading torch."""
 EVERY = 2.0
 """Seconds between two looks at the containers."""
+SAY_EVERY = 60.0
+"""Seconds after which a sentence that still holds is said again."""
 RESTARTS = 3
 """Restarts of a first start after which the pair counts as broken."""
-WAYS = {"": lambda launch: shell_line(docker_run(launch)) + "\n", "compose": compose, QUADLET: quadlet}
+Way = Callable[[Launch], str]
+WAYS: dict[str, Way] = {"": lambda launch: shell_line(docker_run(launch)) + "\n", "compose": compose, QUADLET: quadlet}
 """How a start is written down."""
+UNSEEN = {"NODES": "2", "NODE_RANK": "0", "HEAD_ADDRESS": "192.0.2.1"}
+"""Settings in the place of the cable's, which are known once both machines were looked at (RFC 5737)."""
+UNPULLED = "sha256:" + "0" * 64
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,18 @@ def containers_of(start: Start, second: There) -> tuple[Container, Container]:
     return Container(HERE, start.launch.container), Container(second, start.launch.container)
 
 
+def prepared(
+    project: Project, cell: Cell, *, given: Mapping[str, str], environment: Mapping[str, str], models: str
+) -> Start:
+    """Prepare a start without a look at a machine: what is wrong with settings is said first.
+
+    The image and the cable's settings come later.
+    """
+    start = prepare(project, cell, UNPULLED, given={**UNSEEN, **given}, environment=environment, models=models)
+    settings = {name: value for name, value in start.launch.given.items() if name in given or name not in UNSEEN}
+    return replace(start, launch=replace(start.launch, given=settings))
+
+
 def probe(second: There, models: str, *snapshots: str) -> tuple[Node, Node]:
     def look_at(machine: Machine, name: str) -> Node:
         words = ("python3", "-", "--weights", models, *snapshots)
@@ -135,28 +154,27 @@ def look(cell: Cell, second: There, start: Start) -> View:
     return View(nodes, (head.state(), worker.state()), (ours, same), models)
 
 
-def plan(project: Project, cell: Cell, second: There, start: Start, *, interface: str, say: Say) -> Pair:
+def plan(cell: Cell, second: There, start: Start, need: Need, say: Say) -> Pair:
     """Look at both machines, and decide how the servers are started; raise what stands in the way."""
     view = look(cell, second, start)
     ours, theirs = view.images
-    need = replace(need_of(project, cell, interface), image=0 if theirs else ours.size, weights=view.weights_to_copy)
+    need = replace(need, image=0 if theirs else ours.size, weights=view.weights_to_copy)
     obstacles = problems(*view.nodes, need)
     refuse_first(obstacles)
     for obstacle in obstacles:
         say(f"- {obstacle.what} {obstacle.why} {obstacle.fix}")
-    cable = find_cable(*view.nodes, interface)
+    cable = find_cable(*view.nodes, need.interface)
     ends = zip(view.nodes, (cable.head, cable.worker), strict=True)
     say("cable: " + ", ".join(f"{node.host} {end.interface} {' '.join(end.devices)}".strip() for node, end in ends))
     return pair_of(start, second, cable, view)
 
 
 def need_of(project: Project, cell: Cell, interface: str) -> Need:
+    """Return what a pair needs; raise an error if this machine has no such interface."""
+    names = [name for _, name in socket.if_nameindex()]
+    if interface and interface not in names:
+        raise unknown_name("interface of this machine", interface, names, "the --cable option")
     return Need(cell.platform, bool(project.matrix.archs[cell.arch].capability), interface)
-
-
-def port_of(start: Start) -> int:
-    words = list(start.command)
-    return int(words[words.index("--port") + 1]) if "--port" in words else 8000
 
 
 def pair_of(start: Start, second: There, cable: Cable, view: View) -> Pair:
@@ -194,12 +212,16 @@ def share_secret(pair: Pair) -> None:
     check(pair.second, "sh", "-c", script, "sh", theirs, given=ours.read_text("ascii"))
 
 
-def shown(pair: Pair, way: str) -> str:
+def way_named(name: str) -> Way:
+    if name not in WAYS:
+        raise unknown_name("recipe for a pair", name, [QUADLET], "the --recipe option")
+    return WAYS[name]
+
+
+def shown(pair: Pair, way: Way) -> str:
     """Return both starts for people or another launcher, each after a comment that names its machine."""
-    if way not in WAYS:
-        raise unknown_name("recipe for a pair", way, [QUADLET], "the --recipe option")
     share_secret(pair)
-    return "\n".join(f"# {machine.name}\n{WAYS[way](launch)}" for machine, launch in pair.nodes)
+    return "\n".join(f"# {machine.name}\n{way(launch)}" for machine, launch in pair.nodes)
 
 
 def decide(pair: Pair) -> list[Step]:
@@ -233,14 +255,14 @@ def _taken(container: Container) -> EngineError:
 
 
 def up(cell: Cell, pair: Pair, *, limit: float, say: Say) -> str:
-    """Bring both servers up; return the text that the model completes."""
+    """Bring both servers up; return where they serve, and what to type next."""
     steps = decide(pair)
     share_secret(pair)
     if not steps:
         say("both containers run as wanted")
     do(steps, cell, pair, say)
     wait(pair.containers, limit, say)
-    return complete(pair.start)
+    return introduction(pair.start, pair.view.nodes[0].host, complete(pair.start))
 
 
 def do(steps: list[Step], cell: Cell, pair: Pair, say: Say) -> None:
@@ -313,7 +335,7 @@ def prove(pair: Pair) -> list[str]:
 def wait(containers: tuple[Container, Container], limit: float, say: Say) -> None:
     """Wait until both are healthy; raise an error if one of them refuses to start, or starts again and again."""
     began = time.monotonic()
-    reported: dict[str, str] = {}
+    reported: dict[str, tuple[str, float]] = {}
     # Crashes before this wait do not count.
     before = {container.machine.name: state.restarts for container in containers if (state := container.state())}
     while True:
@@ -327,9 +349,11 @@ def wait(containers: tuple[Container, Container], limit: float, say: Say) -> Non
                 raise _broken(container, str(state), container.log(40))
             well, sentence = container.health() if state.runs else (False, str(state))
             healthy = healthy and well
-            if reported.get(name) != sentence:
-                say(f"{name}: {sentence} ({time.monotonic() - began:.0f} s)")
-                reported[name] = sentence
+            now = time.monotonic()
+            before_it, then = reported.get(name, ("", 0.0))
+            if sentence != before_it or (not well and now - then >= SAY_EVERY):
+                say(f"{name}: {sentence} ({now - began:.0f} s)")
+                reported[name] = sentence, now
         if healthy:
             return
         if time.monotonic() - began > limit:
@@ -349,20 +373,3 @@ def _broken(container: Container, state: str, log: str) -> Exception:
         why=last or "Its log has no error.",
         fix="Read `./inv pair logs`; `./inv pair doctor` looks at both machines, `./inv pair down` removes both.",
     )
-
-
-def complete(start: Start) -> str:
-    launch = start.launch
-    key = launch.key_file.read_text().strip() if launch.key_file else ""
-    server = Endpoint(f"http://127.0.0.1:{port_of(start)}", key)
-    body = {"model": launch.names[0], "prompt": "Two Sparks are", "max_tokens": 8, "temperature": 0}
-    try:
-        return str(server.json("POST", "/v1/completions", body)["choices"][0]["text"])
-    except (CheckError, LookupError, TypeError) as error:
-        raise CheckError(
-            "pair-failed",
-            "Both servers are healthy, but the model does not answer.",
-            where=server.address,
-            why=clean(error.why if isinstance(error, CheckError) else str(error)),
-            fix="Read `./inv pair logs`, and run `./inv pair restart`.",
-        ) from None

@@ -52,6 +52,8 @@ KEPT_SETTINGS = (
 """Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")
 """Programs to run instead of the server, beside its own; recipe runners start containers with `sleep infinity`."""
+NOTES = (state.STARTING, state.HANGING, state.SHORT, state.COMPANION, link.NOTE)
+"""What a start leaves behind if it is ended."""
 WAITING_COMMANDS = ("sleep", "tail")
 """Those that keep a container running, for `docker exec` to start the server."""
 LEAVE_OUT = "Leave the word out: the image serves without arguments, and another model with `IMAGE OWNER/MODEL`."
@@ -109,6 +111,8 @@ def _run(arguments: list[str]) -> int:
         environment = _help_environment(server, arguments) | secrets.environment(os.environ)
         return _become(server, secrets.words, environment)
     _refuse_unknown(first)
+    if not dry:
+        _begin()
     start = _prepare(arguments)
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
@@ -240,6 +244,8 @@ def _start(start: Start, findings: list[Finding]) -> int:
     _stay_first()
     joined = None
     if node:
+        if where.port:
+            state.starting("it waits for the other node")
         waiting = time.monotonic()
         joined = link.meet(node, start)
         began = began and began + time.monotonic() - waiting
@@ -248,10 +254,18 @@ def _start(start: Start, findings: list[Finding]) -> int:
     return _become(start.server, arguments, environment)
 
 
+def _begin() -> None:
+    """Say that a start has begun, before the checks; what an earlier one in the same container said is over."""
+    # A second start, by `docker exec`, must not speak for the server that runs.
+    if os.getpid() == 1:
+        private_files.forget(*NOTES)
+        state.starting("machine and settings are being checked")
+
+
 def _stay_first() -> None:
     """Go on as a child of this process."""
-    # An earlier start in the same container may have left them.
-    private_files.forget(state.STARTING, state.HANGING, state.SHORT, state.COMPANION, link.NOTE)
+    # Those of the checks, and of an earlier start where this program is not process 1.
+    private_files.forget(*NOTES)
     first_process.stay()
 
 
@@ -293,12 +307,12 @@ def _exit_code(findings: Sequence[Finding]) -> int:
 
 def _health() -> int:
     where, waits, found = health.address(), link.noted(), state.find()
-    if waits is None and where.port == 0 and os.environ.get("NODES", "1") != "1":
-        waits = channel.STARTING, False
-    if found.name != state.READY:
+    if waits and found.name in {state.READY, state.STARTING}:
+        told, well = waits  # a node that waits for the other knows why
+    elif found.name != state.READY:
         told, well = found.reason, False
-    elif waits:
-        told, well = waits
+    elif where.port == 0 and os.environ.get("NODES", "1") != "1":
+        told, well = channel.STARTING, False
     else:
         well = where.port == 0 or health.is_well(where)
         told = "healthy" if well else f"{where.host}:{where.port} is not healthy"

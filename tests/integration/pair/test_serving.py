@@ -20,8 +20,12 @@ NOTICED = 60
 def serving(commands: Commands) -> Commands:
     done = commands.up("--limit", str(START_LIMIT), timeout=START_LIMIT + 120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip(), "the model completes a text"
+    told = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert (told["model"], told["serving"].endswith(":8000/v1")) == ("tiny", True)
+    answer = commands.head.run("sh", "-c", told["ask"])
+    assert json.loads(answer.stdout)["choices"], answer
     assert "proof: gloo over" in done.stderr
+    assert "is not healthy" not in done.stderr, "a start is no failure"
     return commands
 
 
@@ -80,6 +84,14 @@ def wait_for_restart(pair: Commands, before: list[int], nodes: tuple[int, ...] =
 
 def pid_of(spark: Spark) -> str:
     return spark.check("docker", "inspect", "--format", "{{.State.Pid}}", NAME).strip()
+
+
+def test_a_restart_says_what_it_does_and_not_what_an_earlier_start_said(joined: Commands) -> None:
+    # Whichever ends second notes that the other is gone, and the note is in its container when that starts again.
+    done = joined.run("restart", "--limit", "1", timeout=180)
+    said = [line for line in done.stderr.splitlines() if line.startswith(("this machine: ", "spark2: "))]
+    assert said, done.stderr
+    assert [line for line in said if "started" not in line and "starting" not in line] == []
 
 
 @pytest.mark.each_run

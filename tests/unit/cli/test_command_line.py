@@ -88,3 +88,19 @@ def test_commands_are_listed_by_use_and_those_of_workflows_last(inv: Inv) -> Non
     # A group that is a command explains its options.
     assert inv("bench", "--help").stdout == inv("bench.run", "--help").stdout
     assert "measure this running server instead" in inv("bench", "--help").stdout
+
+
+@pytest.mark.parametrize("group", ["ci", "keys", "mods", "pair", "recipes", "wheels"])
+def test_the_name_of_a_group_lists_its_commands(inv: Inv, group: str) -> None:
+    listed = inv("--list", group)
+    assert listed.stdout.count(f"\n  {group}.") == sum(name.startswith(f"{group}.") for name in COMMANDS.task_names)
+    for line in ((group,), (group, "--help"), ("help", group)):
+        done = inv(*line)
+        assert (done.returncode, done.stdout) == (0, listed.stdout), line
+    assert f"Did you mean {group}." in inv.fails("bad-command-line", group, "nosuch")
+
+
+def test_help_on_a_command_of_a_group_lists_the_others(inv: Inv) -> None:
+    assert "\n  bench.compare " in inv("bench", "--help").stdout
+    assert "\n  pair.down " in inv("pair", "up", "--help").stdout
+    assert "\n  pair.down " not in inv("build", "--help").stdout

@@ -151,3 +151,23 @@ def test_a_placeholder_for_a_registry_is_told_in_the_same_words(
     monkeypatch.delenv("FACTORY_REGISTRY")
     said = inv.fails("no-registry", *(filled(word, places) for word in line))
     assert "  next:  export FACTORY_REGISTRY=registry.example/YOU/small" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "line"),
+    [
+        ("bad-option", "Name the second Spark: --with spark2", ["pair", "up", "tiny/cpu"]),
+        ("bad-option", "Name the second Spark: --with spark2", ["pair", "doctor", "tiny/cpu"]),
+        ("unknown-name", "nosuch", ["pair", "doctor", "nosuch", "--with=spark2"]),
+        ("unknown-name", "nosuch", ["pair", "up", "nosuch", "--with=spark2"]),
+        ("unknown-name", "quadlet", ["pair", "up", "tiny/cpu", "--with=spark2", "--recipe=quadle"]),
+        ("unknown-name", "eth99", ["pair", "up", "tiny/cpu", "--with=spark2", "--cable=eth99"]),
+        ("unknown-name", "eth99", ["pair", "doctor", "tiny/cpu", "--with=spark2", "--cable=eth99"]),
+        ("bad-setting", "MAX_NUM_SEQ", ["pair", "up", "tiny/cpu", "--with=spark2", "--set=MAX_NUM_SEQ=1"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_this_machine_knows_is_checked_before_the_second_is_asked(
+    inv: Inv, kind: str, words: str, line: list[str]
+) -> None:
+    assert words in inv.fails(kind, *line)  # there is no ssh here

@@ -97,8 +97,19 @@ def test_a_label_that_an_image_brought_along_makes_no_pair(tmp_path: Path, monke
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert find() == ("spark-pair", "spark2")
-    with raises("no-pair"):
+    with raises("no-pair", match="There is no pair with evil@attacker.example here") as caught:
         find("evil@attacker.example")
+    assert (caught.value.why, caught.value.fix.partition(": ")[2]) == ("spark-pair is with spark2.", "--with spark2.")
+
+
+def test_without_a_pair_the_advice_is_to_start_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docker").write_text("#!/bin/sh\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for host, named in (("", "spark2"), ("me@10.0.0.2", "me@10.0.0.2")):
+        with raises("no-pair", match="There is no pair on this machine") as caught:
+            find(host)
+        assert caught.value.fix == f"Start one with `./inv pair up TARGET --with {named}`."
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch /tmp/x", "a b", ""])

@@ -63,6 +63,15 @@ def test_each_sentence_is_said_once_until_both_are_healthy() -> None:
     ]
 
 
+def test_a_long_start_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up, "SAY_EVERY", 0)
+    said: list[str] = []
+    up.wait((fake(*[state()] * 5), fake(state(), machine=THERE)), 60, said.append)
+    assert [line.rpartition(" (")[0] for line in said] == [
+        *("this machine: starting", "spark2: healthy", "this machine: starting", "this machine: healthy"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("states", "text", "kind", "words"),
     [

@@ -15,6 +15,7 @@ import pytest
 from imagefactory.launch.preview import Preview
 from images.serve.program import liveness, state
 from images.serve.program.channel import Link
+from tests.fixtures.engines import wait_until
 from tests.fixtures.nodes import SECRET, Node, Nodes, end, two_nodes
 from tests.fixtures.serve_process import free_port, stand_in
 
@@ -42,11 +43,9 @@ def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes:
     assert told.startswith("starting: node 1 waits for the head")
     head.start().says("joined with 127.0.0.2 over lo").says("ready: ")
     worker.says("joined with 127.0.0.1")
-    time.sleep(1)
-    assert worker.health() == (0, "the head is ready")
+    wait_until(lambda: worker.health() == (0, "the head is ready"), 20)
     (head.folder / f"imagefactory-{os.getuid()}" / state.HANGING).write_text("the engine is stuck")
-    time.sleep(1)
-    assert worker.health() == (1, "the engine is stuck")
+    wait_until(lambda: worker.health() == (1, "the engine is stuck"), 20)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

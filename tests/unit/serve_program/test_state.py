@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from images.serve.program import private_files, state
+from images.serve.program import link, main, private_files, state
+from images.serve.program.errors import StartError
 from tests.fixtures.engines import wait_until
 
 
@@ -58,3 +60,40 @@ def test_who_breaks_the_promise_to_watch_is_named() -> None:
 def test_a_damaged_promise_is_none(text: str) -> None:
     private_files.write(state.COMPANION, text)
     assert state.find().name == state.READY
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """Return what `docker exec CONTAINER health` would say now."""
+
+    def ask() -> str:
+        assert main.main(["health"]) == 1
+        return capsys.readouterr().out.strip()
+
+    return ask
+
+
+def test_a_start_says_so_before_its_checks_and_forgets_what_an_earlier_one_said(
+    told: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.note("the other node, 10.77.0.2, has ended or cannot be reached", well=False)
+    private_files.write(state.HANGING, "the engine is stuck")
+    seen: list[str] = []
+
+    def prepare(_: list[str]) -> None:
+        seen.append(told())
+        raise StartError("gpu", "There is no GPU.", remedy="Add one.")
+
+    monkeypatch.setattr(main, "_prepare", prepare)
+    main.main([])
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    main.main([])
+    checking = "the server is starting: machine and settings are being checked"
+    assert seen == ["the engine is stuck", checking], "only process 1 speaks for the container"
+
+
+def test_a_head_that_waits_says_for_whom(told: Callable[[], str]) -> None:
+    state.starting("it waits for the other node")
+    assert told() == "the server is starting: it waits for the other node"
+    link.note("starting: node 0 waits for the other to connect", well=False)
+    assert told() == "starting: node 0 waits for the other to connect"
