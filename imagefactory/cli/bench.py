@@ -100,7 +100,7 @@ def compare(
     limit: str = "",
 ) -> None:
     """Compare two results, images or settings: ratios with 95 % confidence intervals."""
-    from imagefactory.check.bench.comparison import compare, refuse_incomparable
+    from imagefactory.check.bench.comparison import compare, noise_advice, refuse_incomparable, refuse_same
     from imagefactory.check.bench.result import BenchResult
     from imagefactory.check.bench.running import asked_differences, run_interleaved
     from imagefactory.check.smoke.subject import subject_named
@@ -108,6 +108,7 @@ def compare(
 
     if first.endswith(".json") and second.endswith(".json"):
         lefts, rights = ([BenchResult.read(options.existing("RESULT", name, folder=False))] for name in (first, second))
+        refuse_same(lefts[0], rights[0])
         intended = {*by}
     else:
         left, right = (
@@ -120,7 +121,10 @@ def compare(
     for left_result, right_result in zip(lefts, rights, strict=True):
         refuse_incomparable(left_result, right_result, intended)
     sides = _side(first, lefts[0], rights[0]), _side(second, rights[0], lefts[0])
-    show(comparison_table(compare(lefts, rights), *sides))
+    compared = compare(lefts, rights)
+    show(comparison_table(compared, *sides))
+    if advice := noise_advice(compared, [*lefts, *rights]):
+        say(advice)
 
 
 def _side(name: str, result: BenchResult, opposite: BenchResult) -> str:
@@ -149,7 +153,7 @@ def plot(project: Project, results: str, output: str = "") -> None:
 
 @command("bench", base="look for the images of results that are new since this commit (default: of all results)")
 def check(project: Project, base: str = "") -> None:
-    """Check the results in data/results: format, plausibility, and that the images of new ones exist."""
+    """Check the results in data/results: format, plausibility, and that new ones are of images of this checkout."""
     from imagefactory.check.bench.result import check_shared, unchanged_files
     from imagefactory.ci.pull_request import worktree
     from imagefactory.plan.known_layers import KnownLayers

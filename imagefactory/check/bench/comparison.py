@@ -14,7 +14,10 @@ from typing import Final
 from imagefactory.check.bench.result import BenchResult, Measurement, pooled, users_text
 from imagefactory.errors import UsageError
 
+NOISY: Final = 1.25
+"""An interval that reaches from no difference beyond this ratio, or its inverse, tells nothing."""
 SETTING: Final = "setting "  # how a differing setting begins
+TOO_NOISY: Final = "too noisy to tell"
 MOST: Final = 700.0  # the largest exponent: exp(710) overflows
 MeasuredCell = tuple[str, int, int]
 _T95: Final = (
@@ -35,6 +38,10 @@ class RatioInterval:
     @property
     def shows_difference(self) -> bool:
         return not self.low <= 1 <= self.high
+
+    @property
+    def too_wide(self) -> bool:
+        return not self.shows_difference and (self.high > NOISY or self.low < 1 / NOISY)
 
 
 def paired_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
@@ -86,6 +93,8 @@ class Compared:
             return "nothing to compare: a side has no figure"
         if self.interval is None:
             return "one repeat shows no difference; measure again with more"
+        if self.interval.too_wide:
+            return TOO_NOISY
         if not self.interval.shows_difference:
             return "no difference seen"
         better = (self.interval.ratio > 1) == self.more_is_better
@@ -132,6 +141,27 @@ def _values(
             if cell in {None, measurement.cell}:
                 groups.setdefault(number if len(results) > 1 else measurement.repeat, []).append(measurement)
     return [figure(measurements) for _, measurements in sorted(groups.items())]
+
+
+def noise_advice(compared: Sequence[Compared], results: Sequence[BenchResult]) -> str:
+    """Say what may have made a comparison too noisy, and what helps; empty if it was not."""
+    if all(figure.verdict != TOO_NOISY for figure in compared):
+        return ""
+    loads = [result.machine.load for result in results if result.machine.load is not None]
+    cpus = results[0].machine.cpus
+    load = f"load was up to {max(loads):.1f} on {cpus} CPUs before the starts; " if loads else ""
+    return f"too noisy: {load}end other programs, and measure again with more --rounds or --repeats"
+
+
+def refuse_same(left: BenchResult, right: BenchResult) -> None:
+    if left == right:
+        raise UsageError(
+            "not-comparable",
+            "Both sides are the same result.",
+            where=left.bound.target or left.bound.model,
+            why=f"Each was measured on {left.started:%Y-%m-%d at %H:%M:%S} and has the same figures.",
+            fix="Name two results; `./inv bench` measures again.",
+        )
 
 
 def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection[str]) -> None:

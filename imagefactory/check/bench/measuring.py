@@ -262,6 +262,7 @@ def this_machine(container: Container | None = None) -> BenchMachine:
         cpus=os.cpu_count() or 0,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         engine=f"Docker {engine.version}",
+        load=os.getloadavg()[0],
         # Once, without --loop.
         gpus=gpus_in(container.execute("nvidia-smi", *_QUERY[:2], timeout=60).stdout.splitlines()) if container else (),
     )

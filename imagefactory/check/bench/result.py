@@ -114,6 +114,8 @@ class BenchMachine(Frozen):
     cpus: Count
     memory: Count  # bytes
     engine: str = ""
+    load: Amount | None = None
+    """Processes that wanted a CPU in the minute before the server was started: other work slows it down."""
     gpus: tuple[GpuUse, ...] = ()
 
 
@@ -175,6 +177,10 @@ class BenchResult(Document):
             cells.setdefault(measurement.cell, []).append(measurement)
         return cells
 
+    @property
+    def users(self) -> set[int]:
+        return {measurement.users for measurement in self.measurements}
+
     def throughput(self, users: int = 0) -> list[float]:
         """Return the tokens per second of each repeat, over all its measurements or those with some users."""
         repeats: dict[int, list[Measurement]] = {}
@@ -191,6 +197,12 @@ class BenchResult(Document):
 
 def users_text(count: int) -> str:
     return f"{count} {'user' if count == 1 else 'users'}"
+
+
+def known_percentiles(measurements: Iterable[Measurement]) -> list[str]:
+    """Return the percentiles that so many requests can show: of fewer than 100, p99 is only the slowest."""
+    requests = min((measurement.requests for measurement in measurements), default=0)
+    return [name for name, least in {"p50": 1, "p90": 10, "p99": 100}.items() if requests >= least]
 
 
 def pooled(measurements: Iterable[Measurement]) -> float:

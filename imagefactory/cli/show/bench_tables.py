@@ -7,7 +7,7 @@ from rich.table import Table
 
 from imagefactory.check.answers.comparison import Figures
 from imagefactory.check.bench.comparison import Compared
-from imagefactory.check.bench.result import BenchResult, Measurement, mean_spread, pooled_acceptance
+from imagefactory.check.bench.result import BenchResult, Measurement, known_percentiles, mean_spread, pooled_acceptance
 from imagefactory.cli.show.tables import table
 
 _FIGURES = (
@@ -54,7 +54,7 @@ def _figures(measurements: list[Measurement]) -> Iterator[str]:
         mean_spread(measurement.per_token for measurement in measurements),
     ):
         yield f"{spread.p50:.1f} ms"
-        yield f"{spread.p99:.1f} ms"
+        yield f"{spread.p99:.1f} ms" if "p99" in known_percentiles(measurements) else "-"
     acceptance = pooled_acceptance(measurements)
     yield f"{acceptance.rate:.0%}" if acceptance else ""
     yield f"{acceptance.length:.2f}" if acceptance else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.benchmarks import BOUND, result
+from tests.fixtures.benchmarks import BOUND, MACHINE, result
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.inv import Inv
 
@@ -24,18 +24,29 @@ def results(own_inv: Inv) -> Inv:
 def test_results_are_compared_with_intervals_unless_they_differ_in_more_than_asked(results: Inv) -> None:
     found = results("bench.compare", "a.json", "b.json").stdout.splitlines()
     assert re.search(r"tokens/s +all .* 0\.\d+ to 0\.5\d+ +worse$", found[2].rstrip()), found
-    done = results("bench.compare", "a.json", "a.json")
-    assert (done.returncode, "no difference seen" in done.stdout) == (0, True)
+    shutil.copy(results.root / "a.json", results.root / "copy.json")
+    for other in ("a.json", "copy.json"):
+        assert "the same result" in results.fails("not-comparable", "bench.compare", "a.json", other)
     assert "--by 'setting A'" in results.fails("not-comparable", "bench.compare", "a.json", "c.json")
     done = results("bench.compare", "a.json", "c.json", "--by", "setting A")
     assert (done.returncode, "A is a.json, B is c.json A=1" in done.stdout) == (0, True)
+
+
+def test_a_comparison_that_tells_nothing_says_so_and_why(results: Inv) -> None:
+    busy = MACHINE.model_copy(update={"load": 9.5})
+    result([10, 60, 200], machine=busy).write(results.root / "b.json")
+    done = results("bench.compare", "a.json", "b.json")
+    assert done.returncode == 0
+    assert re.search(r"tokens/s +all .* too noisy to tell *$", done.stdout, re.MULTILINE)
+    assert "too noisy: load was up to 9.5 on 2 CPUs before the starts; " in done.stderr
+    assert "too noisy" not in results("bench.compare", "a.json", "c.json", "--by", "setting A").stderr
 
 
 def test_results_are_plotted_and_one_of_an_unknown_image_is_refused(results: Inv) -> None:
     done = results("bench.plot", "a.json", "--output", "pictures")
     assert done.returncode == 0, done.stderr
     pictures = sorted(Path(line).name for line in done.stdout.split())
-    assert pictures == ["latency-dark.svg", "latency-light.svg"]
+    assert pictures == [f"{name}-{theme}.svg" for name in ("latency", "throughput") for theme in ("dark", "light")]
     assert results("bench.check").returncode == 0
     result().write(results.root / "data" / "results" / "a.json")
     assert "no image of this repository" in results.fails("bad-bench-result", "bench.check")

@@ -63,6 +63,14 @@ def test_a_difference_is_seen_and_its_direction_named() -> None:
         assert whole.interval.low < whole.right / whole.left < whole.interval.high
 
 
+def test_an_interval_that_could_be_much_of_either_is_too_noisy() -> None:
+    for speeds, verdict in (((61, 64, 67), "no difference seen"), ((30, 64, 130), "too noisy to tell")):
+        whole = compare([result()], [result(speeds)])[0]
+        assert (whole.verdict, whole.interval and whole.interval.shows_difference) == (verdict, False), speeds
+    # A difference that is seen counts, however large it may be.
+    assert compare([result((14, 16, 18))], [result((300, 500, 800))])[0].verdict == "better"
+
+
 def test_lower_latency_is_better() -> None:
     slower = {"mean": 20, "p50": 18, "p90": 24, "p99": 40}
     ones = tuple(measurement(repeat=number, first_token=slower) for number in (1, 2, 3))
