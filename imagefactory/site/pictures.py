@@ -25,9 +25,12 @@ COLOURS: Final = {
     "other": "#666",
 }
 """Of a file; they are legible on light and dark pages alike."""
-_ROW: Final = 26  # the height of a start
-_LEFT: Final = 330  # room for its label
-_RIGHT: Final = 90  # room for its seconds
+PHONE: Final = 400
+"""The width of a file: a phone shows it without making its letters smaller."""
+_PLURALS: Final = {"wheel": "wheels", "mod": "mods", "serve": "serve program"}
+_ROW: Final = 44  # the height of a start, with its label
+_RIGHT: Final = 44  # room for its seconds
+_KEY: Final = 100  # the width of an entry of the key
 LEAST: Final = 2.0
 """The narrowest part; layers of a few bytes would vanish otherwise."""
 
@@ -49,15 +52,32 @@ def layer_picture(parts: Sequence[PictureLayer]) -> Markup:
 
 
 def layer_file(parts: Sequence[PictureLayer]) -> str:
-    """Draw layers as a file of its own, with its colours in it."""
-    style = "text{font:11px system-ui,sans-serif;fill:#fff;text-anchor:middle}"
-    style += "".join(f".{kind} rect{{fill:{colour}}}" for kind, colour in COLOURS.items())
-    return _file(HEIGHT, _summary(parts), style, _drawn(parts))
+    """Draw layers as a file of its own, with its colours in it, and the sum of each kind below."""
+    style = "text{font:12px system-ui,sans-serif;fill:#7d8590}rect{stroke:none}"
+    style += "".join(f".{kind}{{fill:{colour}}}" for kind, colour in COLOURS.items())
+    box = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
+    text = Markup('<text x="{}" y="{}">{}</text>')
+    left, drawn = 0.0, []
+    sums: dict[str, int] = {}
+    for part, width in zip(parts, _widths([part.bytes or 0 for part in parts], PHONE), strict=True):
+        kind, about = kind_class(part.kind), f"{part.kind} {part.name}: {size(part.bytes or 0)}"
+        drawn.append(box.format(kind, left, 0, max(width - 0.5, 0.5), 40, about))
+        sums[kind] = sums.get(kind, 0) + (part.bytes or 0)
+        left += width
+    for number, (kind, total) in enumerate(sums.items()):
+        x, y = PHONE // 2 * (number % 2), 52 + 20 * (number // 2)
+        drawn += [
+            box.format(kind, x, y, 12, 12, kind),
+            text.format(x + 18, y + 10, f"{_PLURALS.get(kind, kind)} {size(total)}"),
+        ]
+    rows = (len(sums) + 1) // 2
+    return _file(52 + 20 * rows, _summary(parts), style, Markup("").join(drawn))
 
 
 def _file(height: int, label: str, style: str, drawn: Markup) -> str:
-    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">')
-    return f"{head.format(WIDTH, height, label)}<style>{style}</style>{drawn}</svg>\n"
+    # A page that is wider than a phone shows it a bit larger, not as wide as itself.
+    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" width="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    return f"{head.format(PHONE * 1.5, PHONE, height, label)}<style>{style}</style>{drawn}</svg>\n"
 
 
 def _summary(parts: Sequence[PictureLayer]) -> str:
@@ -91,14 +111,14 @@ def kind_class(kind: str) -> str:
     return "wheel" if kind.endswith(("bundle", "wheel")) else kind if kind.isalpha() else "other"
 
 
-def _widths(sizes: Sequence[int]) -> list[float]:
+def _widths(sizes: Sequence[int], width: float = WIDTH) -> list[float]:
     """Share the width by size, giving every part at least a line."""
     total = sum(sizes)
     if not total:
-        return [WIDTH / len(sizes)] * len(sizes)
-    raw = [max(LEAST, WIDTH * size / total) for size in sizes]
-    # Widened parts made the sum larger than WIDTH.
-    return [width * WIDTH / sum(raw) for width in raw]
+        return [width / len(sizes)] * len(sizes)
+    raw = [max(LEAST, width * size / total) for size in sizes]
+    # Widened parts made the sum larger than the width.
+    return [part * width / sum(raw) for part in raw]
 
 
 STEPS: Final = {
@@ -117,23 +137,25 @@ def timeline_file(starts: Mapping[str, Mapping[str, float]]) -> str:
     """Draw starts below each other as a file of its own: seconds by step, as long as they take."""
     box = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="20"><title>{}: {:.1f} s</title></rect>')
     text = Markup('<text class="{}" x="{:.1f}" y="{}">{}</text>')
-    scale = (WIDTH - _LEFT - _RIGHT) / (max((sum(steps.values()) for steps in starts.values()), default=0) or 1)
+    scale = (PHONE - _RIGHT) / (max((sum(steps.values()) for steps in starts.values()), default=0) or 1)
     drawn = []
     for number, (label, steps) in enumerate(starts.items()):
-        top, left = number * _ROW + 3, float(_LEFT)
-        drawn.append(text.format("name", left - 10, top + 15, label))
+        top, left = number * _ROW + 18, 0.0
+        drawn.append(text.format("name", left, top - 5, label))
         for name in (step for step in STEPS if step in steps):
             width = scale * steps[name]
             drawn.append(box.format(name, left, top, width, name, steps[name]))
-            if len(name) * LETTER < width - 8:
+            if len(name) * LETTER < width - 6:
                 drawn.append(text.format("in", left + width / 2, top + 14, name))
             left += width
-        drawn.append(text.format("total", left + 8, top + 15, f"{sum(steps.values()):.0f} s"))
-    below = len(starts) * _ROW + 10
+        drawn.append(text.format("total", left + 6, top + 15, f"{sum(steps.values()):.0f} s"))
+    below, across = len(starts) * _ROW + 10, PHONE // _KEY
     for number, name in enumerate(STEPS):
         key = Markup('<rect class="{}" x="{}" y="{}" width="12" height="12"/>')
-        drawn.append(key.format(name, _LEFT + 85 * number, below))
-        drawn.append(text.format("key", _LEFT + 17 + 85 * number, below + 10, name))
-    style = "text{font:12px system-ui,sans-serif;fill:#7d8590}.name{text-anchor:end}.in{fill:#fff;text-anchor:middle}"
+        x, y = _KEY * (number % across), below + 20 * (number // across)
+        drawn.append(key.format(name, x, y))
+        drawn.append(text.format("key", x + 17, y + 10, name))
+    style = "text{font:12px system-ui,sans-serif;fill:#7d8590}.in{font-size:11px;fill:#fff;text-anchor:middle}"
     style += "".join(f".{name}{{fill:{colour}}}" for name, colour in STEPS.items())
-    return _file(below + 16, f"{len(starts)} starts by step, in seconds", style, Markup("").join(drawn))
+    height = below + 20 * -(-len(STEPS) // across)
+    return _file(height, f"{len(starts)} starts by step, in seconds", style, Markup("").join(drawn))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
 from imagefactory.docs.markdown import markdown_table
+from imagefactory.project.server_versions import TITLES, server_name, version_key
 from imagefactory.publish.tags import short_digest
 from imagefactory.store.progress import size
 
@@ -58,6 +61,18 @@ def table(rows: Rows, *columns: str, title: str | None = None) -> Table:
     return laid_out
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """Something to show in two versions: the wide one where it fits, else the narrow one, which may have signs."""
+
+    wide: RenderableType
+    narrow: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = Measurement.get(console, options.update(max_width=1000), self.wide).maximum
+        yield self.wide if needed <= options.max_width or options.ascii_only else self.narrow
+
+
 def plan_table(status: PlanStatus) -> RenderableType:
     plan = status.plan
     rows = [
@@ -72,6 +87,7 @@ def plan_table(status: PlanStatus) -> RenderableType:
         )
         for layer, blob, cached in status.layers
     ]
+    short = [(f"{kind} {name}", layer_size, here) for kind, name, _, layer_size, _, _, here in rows]
     download = sum(layer.download for layer in plan.layers)
     unpacked = sum(layer.unpacked for layer in plan.layers)
     summary = (
@@ -81,21 +97,45 @@ def plan_table(status: PlanStatus) -> RenderableType:
     )
     return Group(
         Text(f"{plan.target} for {plan.platform}, kernels {plan.kernels}", "bold"),
-        table(rows, "layer", "what", ">inputs", ">layer size", ">unpacked", "key", "here"),
+        Fitting(
+            table(rows, "layer", "what", ">inputs", ">layer size", ">unpacked", "key", "here"),
+            table(short, "layer", ">size", "here"),
+        ),
         *(Text(f"mod {note}", "cyan") for note in plan.notes),
         *(Text(f"serves {revision}") for revision in plan.config.labels.get("imagefactory.revisions", "").split()),
         Text(summary),
     )
 
 
-def mods_table(results: Sequence[ModResult]) -> Table:
-    versions = list(dict.fromkeys(result.version for result in results))
-    shown = Table("mod", *versions, box=None)
-    for name in dict.fromkeys(result.mod for result in results):
-        row = {result.version: result for result in results if result.mod == name}
-        cells = (Text(str(row[version]), _STYLES.get(row[version].status, "bold red")) for version in versions)
-        shown.add_row(name, *cells)
-    return shown
+_SIGNS = {"applies": "✓", "upstream": "↑", "not needed": "·"}
+_MISFIT = "✗"
+
+
+def mods_table(results: Sequence[ModResult]) -> Fitting:
+    """Show the versions that mods fit, by server; a narrow terminal gets signs."""
+    since = {result.mod: str(result) for result in results if result.status == "upstream"}
+    key = [f"{sign} {status}" for status, sign in _SIGNS.items() if any(result.status == status for result in results)]
+    key += [f"{_MISFIT} does not fit"] if any(not result.holds for result in results) else []
+    notes = [Text("  ".join(key), "dim"), *(Text(f"{mod}: {text}", "cyan") for mod, text in since.items())]
+    return Fitting(_mod_rows(results, str), Group(_mod_rows(results, _sign), *notes))
+
+
+def _sign(result: ModResult) -> str:
+    return _SIGNS.get(result.status, _MISFIT)
+
+
+def _mod_rows(results: Sequence[ModResult], shown: Callable[[ModResult], str]) -> Table:
+    laid_out = Table(Column(no_wrap=True), box=None, show_header=False)
+    for server, title in TITLES.items():
+        fitting = [result for result in results if server_name(result.version) == server]
+        found = {(result.mod, result.version): result for result in fitting if result.status != "other server"}
+        mods, versions = (list(dict.fromkeys(names)) for names in zip(*found, strict=True)) if found else ([], [])
+        if mods:
+            laid_out.add_row(Text(title, "bold"), *(Text(version_key(version), "bold") for version in versions))
+        for mod in mods:
+            cells = [found[mod, version] for version in versions]
+            laid_out.add_row(mod, *(Text(shown(cell), _STYLES.get(cell.status, "bold red")) for cell in cells))
+    return laid_out
 
 
 def comparison_rows(audited: Sequence[Audited]) -> Rows:

@@ -11,8 +11,10 @@ from imagefactory.cli.command import show
 from imagefactory.cli.doctor import Diagnosis
 from imagefactory.cli.show import terminal as terminal_module
 from imagefactory.cli.show.live import Display, watching
-from imagefactory.cli.show.tables import diagnosis_lines, plan_table, table
+from imagefactory.cli.show.pictures import mods_picture
+from imagefactory.cli.show.tables import diagnosis_lines, mods_table, plan_table, table
 from imagefactory.errors import UsageError
+from imagefactory.mods.compatibility import ModResult, Status
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer, WheelLayer, WheelSettings
 from imagefactory.plan.status import LayerStatus, PlanStatus
@@ -143,3 +145,49 @@ def test_long_paths_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"/home/somebody/{'x' * 300}"
     show(diagnosis_lines([Diagnosis("cache", "build", "failed", path, f"Remove {path}.")]))
     assert capsys.readouterr().out.count(path) == 2
+
+
+NAME = "a-mod-with-a-rather-long-name"
+
+
+def fits(count: int) -> list[ModResult]:
+    """Return the results of two mods on some versions of vLLM and one of SGLang."""
+    versions = [f"0.{30 + number}.0" for number in range(count)]
+    statuses: list[Status] = ["upstream", "not needed", *["applies"] * (count - 2)]
+    ours = [ModResult(NAME, version, status, "0.24.0") for version, status in zip(versions, statuses, strict=True)]
+    others = [ModResult("other", version, "other server") for version in versions]
+    both = [ModResult(NAME, "sglang-0.5.23", "other server"), ModResult("other", "sglang-0.5.23", "conflict")]
+    return [*ours, *others, *both]
+
+
+def test_a_wide_terminal_says_in_words_which_versions_a_mod_fits(log: Console) -> None:
+    log.print(mods_table(fits(3)))
+    lines = [line.split() for line in text(log).splitlines()]
+    assert lines == [
+        ["vLLM", "0.30.0", "0.31.0", "0.32.0"],
+        [NAME, *["upstream", "since", "0.24.0", "not", "needed", "applies"]],
+        ["SGLang", "0.5.23"],
+        ["other", "conflict"],
+    ], "nothing is said where a mod is for the other server"
+
+
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_more_versions_cut_no_name_and_no_line_in_the_picture_of_mods(count: int) -> None:
+    picture = mods_picture(fits(count))
+    words = re.sub(r"<[^>]+>", " ", picture).replace("&#160;", " ")
+    assert words.count(NAME) == 2
+    assert [word for word in words.split() if word.endswith("…")] == []
+    assert all(words.count(f"0.{30 + number}.0") == 1 for number in range(count))
+    assert [words.count(sign) for sign in "↑·✓✗"] == [2, 2, count - 2 + 1, 2], "in the table, and in its key"
+    lines = {float(number) for number in re.findall(r'<text class="mods-r\d" x="[\d.]+" y="([\d.]+)"', picture)}
+    assert len(lines) == 4 + 2, "no row is folded"
+
+
+def test_a_narrow_terminal_shows_a_plan_without_what_does_not_fit(small_factory: SmallFactory) -> None:
+    plan = make_plan(small_factory.project, CELL)
+    layers = tuple(LayerStatus(layer, None, cached=False) for layer in plan.layers)
+    narrow = Console(file=io.StringIO(), width=58)
+    narrow.print(plan_table(PlanStatus(plan, layers, None)))
+    rows = [line for line in text(narrow).splitlines() if line.rstrip().endswith("to build")]
+    assert len(rows) == len(plan.layers)
+    assert all(f"{layer.kind} {layer.name} " in row for row, layer in zip(rows, plan.layers, strict=True))

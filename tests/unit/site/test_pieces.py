@@ -41,6 +41,17 @@ def test_pictures_escape_names() -> None:
         assert "<img" not in text
 
 
+def test_the_file_of_layers_sums_up_each_kind_and_has_letters_for_a_phone() -> None:
+    wheels = [PictureLayer("wheel", "torch", 3_000_000), PictureLayer("pure-bundle", "2 wheels", 1_000_000)]
+    text = layer_file([*wheels, PictureLayer("model", "tiny", 4_500)])
+    picture = ET.fromstring(text)  # noqa: S314 - our own
+    told = [element.text for element in picture.iter() if element.tag.endswith("}text")]
+    assert told == ["wheels 4.0 MB", "model 4.5 kB"]
+    # A phone shows it in 358 pixels.
+    [width, size] = [float(number) for number in re.findall(r'viewBox="0 0 (\d+) .*font:(\d+)px', text)[0]]
+    assert size * 358 / width > 10
+
+
 def test_a_timeline_is_as_long_as_its_steps() -> None:
     text = timeline_file({HOSTILE: {"weights": 30.0, "imports": 10.0}, "second": {"imports": 20.0}})
     assert "<script" not in text
