@@ -131,6 +131,9 @@ def run(
     if profiles and not compose:
         why = "Only a compose file can start other programs beside the server."
         raise options.unfit("--with", "--with needs --compose.", why, "Add --compose.")
+    if not is_shared:
+        for cell in cells:
+            prepare.refuse_alone(project, cell, prepare.settings_from(set))
     find = {
         "": prepare.image_to_run,
         "print": prepare.image_to_show,

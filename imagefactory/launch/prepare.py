@@ -114,6 +114,18 @@ def prepare(
     return Start(launch, served, tuple(preview["command"]))
 
 
+def refuse_alone(project: Project, cell: Cell, given: Mapping[str, str]) -> None:
+    """Raise an error if a model for two machines is to be started on one, and nobody said how to reach the other."""
+    if project.matrix.models[cell.model].sparks > 1 and not {"NODES", "HEAD_ADDRESS"} & given.keys():
+        raise UsageError(
+            "bad-setting",
+            f"{cell.model} is served by two Sparks.",
+            where=str(cell),
+            why="One has no room for it, and each needs the other's address.",
+            fix=f"Run `./inv pair up {cell.model} --with spark2`; --print shows both starts.",
+        )
+
+
 def with_settings(of_mods: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of mods and of the user, whose own win; arguments are joined."""
     # The user's come last: of an option that is given twice, a server takes the last.

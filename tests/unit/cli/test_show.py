@@ -153,8 +153,8 @@ NAME = "a-mod-with-a-rather-long-name"
 def fits(count: int) -> list[ModResult]:
     """Return the results of two mods on some versions of vLLM and one of SGLang."""
     versions = [f"0.{30 + number}.0" for number in range(count)]
-    statuses: list[Status] = ["upstream", "not needed", *["applies"] * (count - 2)]
-    ours = [ModResult(NAME, version, status, "0.24.0") for version, status in zip(versions, statuses, strict=True)]
+    first: dict[int, Status] = {0: "upstream", 1: "not needed"}
+    ours = [ModResult(NAME, version, first.get(number, "applies"), "0.24.0") for number, version in enumerate(versions)]
     others = [ModResult("other", version, "other server") for version in versions]
     both = [ModResult(NAME, "sglang-0.5.23", "other server"), ModResult("other", "sglang-0.5.23", "conflict")]
     return [*ours, *others, *both]

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.launch.prepare import Start
+from imagefactory.launch.prepare import Start, refuse_alone
 from imagefactory.pair.serving import address, introduction
 from imagefactory.pair.up import UNSEEN, prepared
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 
 def start(target: str = "tiny", **given: str) -> Start:
@@ -55,3 +56,13 @@ def test_its_curl_line_can_be_pasted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("host", "asked"), [("0.0.0.0", "localhost"), ("10.0.0.7", "10.0.0.7")])  # noqa: S104
 def test_a_server_that_listens_at_one_address_is_asked_there(host: str, asked: str) -> None:
     assert address(start(HOST=host, PORT="8001"), "localhost") == f"http://{asked}:8001"
+
+
+def test_a_model_for_two_machines_is_not_started_on_one() -> None:
+    project = Project(REPOSITORY)
+    cell = select_one(project.matrix, "qwen3.8-flash-next-pair")
+    with raises("bad-setting", match="served by two Sparks") as caught:
+        refuse_alone(project, cell, {})
+    assert "./inv pair up qwen3.8-flash-next-pair --with spark2" in caught.value.fix
+    refuse_alone(project, cell, {"HEAD_ADDRESS": "10.0.0.1"})
+    refuse_alone(project, select_one(project.matrix, "tiny"), {})
