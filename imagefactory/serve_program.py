@@ -4,7 +4,7 @@ So what a container decides, the host and the site show; they do not decide it a
 changes images, and may change what the library does.
 """
 
-from images.serve.program import checks, heat, holders, hosts, loading, memory, network, settings, show
+from images.serve.program import checkpoint, checks, heat, holders, hosts, loading, memory, network, settings, show
 from images.serve.program import image as images
 from images.serve.program.drafting import LOW_ACCEPTANCE
 from images.serve.program.findings import OK, Start
@@ -13,6 +13,7 @@ from images.serve.program.readings import Gpu, Readings
 from images.serve.program.servers.known import server_of
 from images.serve.program.servers.server import Server
 from images.serve.program.weights import File as WeightFile
+from images.serve.program.weights import needed as needed_files
 from images.serve.program.weights import read_list as list_weights
 
 __all__ = (
@@ -24,6 +25,7 @@ __all__ = (
     "Server",
     "Start",
     "WeightFile",
+    "checkpoint",
     "checks",
     "heat",
     "holders",
@@ -32,6 +34,7 @@ __all__ = (
     "list_weights",
     "loading",
     "memory",
+    "needed_files",
     "network",
     "server_of",
     "settings",

@@ -5,7 +5,7 @@ and is checked before, from the lock and without the cache.
 """
 
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from imagefactory.check.smoke.record import has_gpu
 from imagefactory.ci.jobs import RUNNERS
 from imagefactory.ci.run_summary import folded, page
 from imagefactory.errors import BuildError, FactoryError, TrustError
-from imagefactory.mods.compatibility import releases
+from imagefactory.mods.compatibility import check_mods, markdown, releases
 from imagefactory.mods.conflicts import find_conflicts
 from imagefactory.mods.source_files import Trees
 from imagefactory.oci.image import Blob
@@ -53,6 +53,7 @@ class Changes:
 
     mods: tuple[str, ...]
     affected: tuple[Affected, ...]
+    fits: str = ""  # the versions that these mods fit, as a table
 
     def jobs(self, project: Project) -> list[dict[str, str]]:
         """List the targets that a machine without a GPU builds and tests."""
@@ -64,8 +65,12 @@ class Changes:
 
     def markdown(self) -> str:
         """Format the changes as Markdown; targets that changed in the same way are grouped."""
+        mods = f"{page('Mods', [self.fits])}\n" if self.fits else ""
+        return mods + page("Images", self._images())
+
+    def _images(self) -> list[str]:
         if not self.affected:
-            return page("Images", ["No image changes."])
+            return ["No image changes."]
         alike: dict[tuple[str, ...], list[str]] = {}
         for affected in self.affected:
             alike.setdefault(affected.how, []).append(affected.target)
@@ -74,7 +79,7 @@ class Changes:
             more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
             listed = [f"- `{target}`" for target in targets]
             lines += folded(f"{targets[0]}{more}", [*listed, "", "```", *what, "```"])
-        return page("Images", lines)
+        return lines
 
 
 def find_changes(project: Project, base: str) -> Changes:
@@ -87,7 +92,16 @@ def find_changes(project: Project, base: str) -> Changes:
         after = _plans(project)
     for conflict in find_conflicts(project, Trees(project), releases(project.matrix)):
         after |= {cell: str(conflict) for cell in conflict.cells if cell in after}
-    return Changes(mods=changed_mods(project, base), affected=tuple(_compare(before, after)))
+    mods = changed_mods(project, base)
+    return Changes(mods, tuple(_compare(before, after)), _fits(project, mods) if mods else "")
+
+
+def _fits(project: Project, mods: Sequence[str]) -> str:
+    """Return the table of versions that mods fit; `mods.check` fails where one does not, so here it is only shown."""
+    try:
+        return markdown(check_mods(project, mods))
+    except FactoryError as error:
+        return f"{error.what} {error.why}"
 
 
 def changed_mods(project: Project, base: str) -> tuple[str, ...]:

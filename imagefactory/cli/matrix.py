@@ -131,6 +131,19 @@ def _update_records(project: Project, pinned: list[Cell]) -> None:
 
 
 @command(
+    "models",
+    called="describe",
+    model="a repository of the model hub, or a folder, with its config.json",
+    drafter="also count the weights of this drafter: a repository or a folder",
+)
+def describe_model(project: Project, model: str, drafter: str = "") -> None:
+    """Compute how much memory a model needs, as lines for matrix.yaml."""
+    from imagefactory.lock import model_memory
+
+    print(model_memory.describe_model(model, drafter).as_yaml())
+
+
+@command(
     "news",
     default=True,
     called="releases",

@@ -20,7 +20,7 @@ from imagefactory.store.index_config import redact
 RETRY = Retry(attempts=3)
 PARALLEL = 8
 _LARGEST_FILE = 1 << 60
-_LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model
+_LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model, or is a config
 
 
 class HubFile(NamedTuple):
@@ -46,32 +46,47 @@ def hub_endpoint() -> str:
 
 def ask_hub(repo: str, revision: str = "main") -> HubRevision:
     """Look a repository up: one answer has the commit and the files, so that they cannot disagree."""
-    url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/{quote(revision, '')}?blobs=true"
+    what = f"The revision of {repo} cannot be looked up."
+    answer = _get(f"api/models/{quote(repo)}/revision/{quote(revision, '')}?blobs=true", what)
+    with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return _read(repo, parse_json(answer))
+    raise _unreachable(what, "The hub's response contains no commit with its files.")
+
+
+def read_hub_file(revision: HubRevision, path: str) -> bytes:
+    """Read a small file of a repository."""
+    what = f"{path} of {revision.repo} cannot be read."
+    if path not in revision.files:
+        raise _unreachable(what, "The repository has no such file.")
+    return _get(f"{quote(revision.repo)}/resolve/{revision.commit}/{quote(path)}", what)
+
+
+def _get(path: str, what: str) -> bytes:
     token = os.environ.get("HF_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with new_session() as session:
+            url = f"{hub_endpoint()}/{path}"
             answer = RETRY.run(lambda: ask(session, "GET", url, headers=headers, limit=_LARGEST), later=judge)
     except requests.RequestException as error:
-        why = f"The hub does not answer ({short_reason(error)})."
-    else:
-        why = _refusal(answer)
-        with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            if answer.status == HTTPStatus.OK:
-                return _read(repo, parse_json(answer.body))
-    raise NetworkError(
+        raise _unreachable(what, f"The hub does not answer ({short_reason(error)}).") from None
+    if answer.status != HTTPStatus.OK:
+        raise _unreachable(what, _refusal(answer))
+    return answer.body
+
+
+def _unreachable(what: str, why: str) -> NetworkError:
+    return NetworkError(
         "hub-unreachable",
-        f"The revision of {repo} cannot be looked up.",
+        what,
         where=redact(hub_endpoint()) or "HF_ENDPOINT",
         why=why,
-        fix="Check the name in matrix.yaml and the network, or set HF_ENDPOINT to a mirror of the hub.",
+        fix="Check the name and the network, or set HF_ENDPOINT to a mirror of the hub.",
     )
 
 
 def _refusal(answer: Response) -> str:
     code = answer.headers.get("X-Error-Code", "")
-    if answer.status == HTTPStatus.OK:
-        return "The hub's response contains no commit with its files."
     if code == "GatedRepo":
         return "The repository is gated: accept its terms on the hub, and set HF_TOKEN."
     if code == "RevisionNotFound":

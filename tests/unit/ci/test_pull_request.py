@@ -58,10 +58,25 @@ def test_two_mods_on_the_same_lines_make_the_change_fail(released: Released) -> 
     write_mod(project.root / "mods", inserting("first"))
     commit_all(project.root)
     write_mod(project.root / "mods", inserting("second"))
-    [target] = find_changes(Project(project.root, project.store), "HEAD").affected
+    changes = find_changes(Project(project.root, project.store), "HEAD")
+    [target] = changes.affected
     assert target.fault
     [why] = target.how
     assert why.startswith("cannot be built: The mods first and second touch the same lines. (vllm/x.py:1)")
+    assert "| [second](second/mod.yaml) | conflict |" in changes.markdown()
+
+
+def test_the_versions_that_a_changed_mod_fits_are_shown(released: Released) -> None:
+    project = released({"1.0": {"vllm/x.py": "one = 1\n"}, "2.0": {"vllm/y.py": "two = 2\n"}}, {})
+    (project.root / "images").symlink_to(REPOSITORY / "images")
+    write_base_lock(project.locks, "linux/amd64", [deb_entry("base-files_1_amd64.deb", b"")])
+    commit_all(project.root)
+    write_mod(project.root / "mods", inserting("first"))
+    summary = find_changes(Project(project.root, project.store), "HEAD").markdown()
+    assert summary.startswith("## Mods\n")
+    assert "| mod | 1.0 | 2.0 |" in summary
+    assert "| [first](first/mod.yaml) | applies | file missing |" in summary
+    assert summary.index("## Mods") < summary.index("## Images")
 
 
 def test_a_missing_base_commit_is_explained(committed: Checkout) -> None:
