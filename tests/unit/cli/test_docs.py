@@ -49,8 +49,10 @@ def test_the_tables_and_the_picture_of_starts_are_up_to_date() -> None:
     assert write_changed({**with_tables(REPOSITORY), **drawn}, check=True) == [], "run `./inv docs`"
 
 
-def test_the_readme_is_short() -> None:
+def test_the_pages_are_short() -> None:
     assert len(README.split()) < 900
+    pages = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md")]
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 22_000
 
 
 def test_readers_are_told_what_each_model_is_for_and_what_its_defaults_are() -> None:

@@ -1,6 +1,5 @@
 """SGLang behind the settings: its command, what it refuses, its memory, log and metrics."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from images.serve.program.servers.server import Drafts
 from images.serve.program.servers.sglang import SERVER
 from images.serve.program.timeline import Moments, describe
 from tests.fixtures.failures import raises, refuses
-from tests.fixtures.serving import READINGS, REPOSITORY, start_of
+from tests.fixtures.serving import READINGS, start_of
 
 Images = Callable[..., Image]
 Previews = Callable[..., Preview]
@@ -246,16 +245,3 @@ def test_an_image_of_an_unknown_server_is_broken(program_image: Images, tmp_path
     described.write_text(described.read_text("utf-8").replace('"sglang"', '"other"'), "utf-8")
     with refuses("broken-image", match="model.json lacks"):
         load(str(described.parent))
-
-
-def test_the_document_lists_every_setting_whose_flag_differs() -> None:
-    text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
-    table = text.partition("<!-- flags: begin -->")[2].partition("<!-- flags: end -->")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", table, re.MULTILINE))
-    of_vllm = {setting.name: setting.flag for setting in SERVERS["vllm"].settings}
-    for setting in SERVERS["sglang"].settings:
-        if setting.flag != of_vllm[setting.name]:
-            assert setting.name in rows
-        if setting.name in rows and setting.flag:
-            assert rows[setting.name] == f"`{setting.flag}`"
-    assert all(name in text for name in ("ENABLE_TURBOQUANT", "TQ_"))
