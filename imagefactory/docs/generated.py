@@ -122,14 +122,13 @@ def model_facts(matrix: Matrix) -> str:
         row = (
             f"`{name}`",
             model.repo or "a random model, without a GPU",
-            model.weights,
-            f"{size:.0f} GB{table}" if size else "none",
+            f"{size:.0f} GB {model.weights}{table}" if size else model.weights,
             f"{drafters[0].method} ({drafters[0].tokens})" if drafters else "none",
             ", ".join(f"{title} {versions}" for title, versions in servers if versions),
             model.licence or "see its card" if model.repo else "-",
         )
         rows.append(row)
-    return markdown_table(rows, "tag", "serves", "weights", "download", "drafter", "versions", "licence")
+    return markdown_table(rows, "tag", "serves", "weights", "drafter", "versions", "licence")
 
 
 @dataclass(frozen=True)
