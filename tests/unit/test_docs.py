@@ -21,6 +21,7 @@ EVERY_PAGE = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.
 OTHERS_OPTIONS = frozenset({
     *("--device", "--entrypoint", "--gpus", "--ipc", "--network", "--name", "--restart", "--ulimit"),  # docker run
     *("--profile", "--ephemeral", "--require-hashes"),  # docker compose, GitHub's runner, uv
+    *("--all-files", "--hook-stage"),  # pre-commit
 })  # fmt: skip
 OTHERS_VARIABLES = frozenset({
     *("COMPOSE_PROFILES", "HTTPS_PROXY", "LD_DEBUG", "PIP_FIND_LINKS", "ANTHROPIC_MODEL"),

@@ -75,7 +75,7 @@ def test_the_versions_that_a_changed_mod_fits_are_shown(released: Released) -> N
     summary = find_changes(Project(project.root, project.store), "HEAD").markdown()
     assert summary.startswith("## Mods\n")
     assert "| mod | 1.0 | 2.0 |" in summary
-    assert "| [first](first/mod.yaml) | applies | file missing |" in summary
+    assert "| [first](first/mod.yaml) | applies | not covered |" in summary
     assert summary.index("## Mods") < summary.index("## Images")
 
 
