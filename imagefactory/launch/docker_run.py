@@ -18,6 +18,8 @@ from imagefactory.serve_program import SIMILAR
 from imagefactory.store.paths import expand_home
 
 STOP_SECONDS = 30  # how long a server may take to finish its requests when it is stopped
+IN_COMPOSE = {"HOST": "SERVER_HOST", "MODEL": "SERVER_MODEL", "PORT": "SERVER_PORT", "NODE_RANK": "SERVER_NODE_RANK"}
+"""What a .env file calls settings with names that shells and other programs export, too."""
 STACK = 64 * 1024 * 1024  # bytes; with memlock=-1, what NVIDIA's containers of PyTorch ask for
 HUB_CACHE = "~/.cache/huggingface"
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
@@ -54,6 +56,11 @@ class Launch:
         settings = image_environment(self.description) | dict(self.given)
         names = [name for name in settings.get("SERVED_MODEL_NAME", "").split(",") if name]
         return names or [settings.get("MODEL_PATH") or settings["MODEL"]]
+
+    @property
+    def port(self) -> str:
+        """The server's port, as other services of a compose file read it."""
+        return variable("PORT", (image_environment(self.description) | dict(self.given))["PORT"])
 
     @property
     def limits(self) -> dict[str, int]:
@@ -112,6 +119,15 @@ def compose(launch: Launch) -> str:
 
 
 def compose_text(document: Mapping[str, Any]) -> str:
+    """Write a compose file, which begins with what its reader has to know."""
+    # Earlier versions know no `content` of a config.
+    comments = [f"# Needs Docker Compose {'2.23.1' if 'configs' in document else '2'} or later."]
+    if any("sha256:" not in service["image"] for service in document["services"].values()):
+        comments.append("# Tags may move: `./inv lock --upgrade companions` pins the images of others by digest.")
+    return "\n".join([*comments, block_text(document)])
+
+
+def block_text(document: Mapping[str, Any]) -> str:
     return yaml_text(document, "|", 120)
 
 
@@ -162,9 +178,15 @@ def _compose_environment(launch: Launch) -> Iterator[tuple[str, str | None]]:
         yield from ((name, None) for name in KEY_SETTINGS)
     yield TOKEN, None
     for name, default in (image_environment(launch.description) | dict(launch.given)).items():
-        # ${NAME:-default} lets a .env file change it; compose reads no default with braces, dollars or line breaks.
-        plain = not re.search(r"[{}$\n]", default)
-        yield name, f"${{{name}:-{default}}}" if plain else default.replace("$", "$$")
+        yield name, variable(name, default)
+
+
+def variable(name: str, default: str) -> str:
+    """Return what has compose look for a setting in the .env file or the shell."""
+    # Compose reads no default with braces, dollars or line breaks.
+    if re.search(r"[{}$\n]", default):
+        return default.replace("$", "$$")
+    return f"${{{IN_COMPOSE.get(name, name)}:-{default}}}"
 
 
 def find_key_file(folder: Path, given: Mapping[str, str], environment: Mapping[str, str]) -> Path | None:

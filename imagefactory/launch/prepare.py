@@ -92,6 +92,9 @@ def prepare(
     settings = {name: value for name, value in given.items() if name not in KEY_SETTINGS}
     with_key = settings | ({"VLLM_API_KEY_FILE": str(key_file)} if key_file else {})
     preview = Preview(project.root, served.description, served.model).dry_run(with_key)
+    # Whoever else reads them, such as an older image, may know no 32k.
+    numbers = {name: str(value) for name, value in preview["numbers"].items() if value is not None}
+    settings |= {name: value for name, value in numbers.items() if name in settings}
     if preview["secrets"]:
         raise TrustError(
             "key-not-passed",

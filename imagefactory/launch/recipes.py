@@ -18,7 +18,7 @@ from imagefactory.launch.docker_run import (
     STOP_SECONDS,
     TOKEN,
     Launch,
-    compose_text,
+    block_text,
     docker_run,
     pinned,
     shell_line,
@@ -184,4 +184,4 @@ def llama_swap(launches: Sequence[Launch]) -> str:
             "alias": alias,
         }
     document = render_yaml("llama-swap.yaml", models=models, first_start=FIRST_START, stop_seconds=STOP_SECONDS)
-    return compose_text(document)
+    return block_text(document)

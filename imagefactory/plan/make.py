@@ -36,7 +36,15 @@ from imagefactory.plan.plan import (
     WheelSettings,
 )
 from imagefactory.plan.serve.description import Served, describe
-from imagefactory.plan.serve.image_paths import COMMAND, COMPILER, CUDA_HOME, ENTRYPOINT, HEALTHCHECK, serve_files
+from imagefactory.plan.serve.image_paths import (
+    BY_NAME,
+    COMMAND,
+    COMPILER,
+    CUDA_HOME,
+    ENTRYPOINT,
+    HEALTHCHECK,
+    serve_files,
+)
 from imagefactory.project.cells import Cell, buildable, usable_drafters
 from imagefactory.project.locks.files import BaseLock, LockedWheel, WheelLock
 from imagefactory.project.locks.kernels import recorded_audit
@@ -216,7 +224,7 @@ def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:
             files=dict(sorted(places.items())),
             toolkit=Environment(python=python, venv=VENV) if python else None,
             # fastsafetensors asks the linker for it by this name, and finds no GPU without it.
-            links={"usr/lib/libcudart.so": f"/{CUDA_HOME}/lib/libcudart.so"} if python else {},
+            links=BY_NAME | ({"usr/lib/libcudart.so": f"/{CUDA_HOME}/lib/libcudart.so"} if python else {}),
         ),
         download=size,
         unpacked=size,

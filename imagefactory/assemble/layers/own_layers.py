@@ -16,7 +16,8 @@ def serve_entries(layer: ServeLayer, files: Mapping[Sha256, Path]) -> Iterable[E
     """List the entries of the layer; any user may write to the cache folder, since a container can run as anyone."""
     for file in layer.inputs:
         path = ImagePath(layer.settings.files[file.name])
-        yield Entry(path, EntryKind.FILE, 0o644, Bytes(files[file.sha256].read_bytes()))
+        mode = 0o755 if path.endswith(".sh") else 0o644
+        yield Entry(path, EntryKind.FILE, mode, Bytes(files[file.sha256].read_bytes()))
     yield Entry(ImagePath(CACHES.lstrip("/")), EntryKind.DIRECTORY, 0o1777)
     if layer.settings.toolkit is not None:
         yield from toolkit_links(layer.settings.toolkit)

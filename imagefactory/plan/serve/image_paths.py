@@ -14,6 +14,11 @@ MODS_AT_START = f"/{SHARE}/mods_at_start"
 """The module whose `apply_mods(names, folder)` implements the setting MODS, without `.py`."""
 # -I and -S ignore the environment and site-packages, for a start in milliseconds.
 ENTRYPOINT = ("/usr/bin/python3", "-I", "-S", f"/{PROGRAM}")
+BY_NAME = {
+    f"usr/local/bin/{name}": f"/{PROGRAM}/by_name.sh"
+    for name in ("check", "download", "health", "help", "pair-test", "settings", "weights")
+}
+"""Links to the script by which `docker exec CONTAINER health` and the image's other commands work."""
 COMMAND: tuple[str, ...] = ()  # without arguments, the image serves its model with its defaults
 
 CACHES = "/var/cache/imagefactory"  # results of compiling and tuning at run time; each image needs its own volume
@@ -62,7 +67,7 @@ def serve_files(root: Path) -> dict[str, str]:
     program = program_folder(root)
     files = {
         path.relative_to(root).as_posix(): f"{PROGRAM}/{path.relative_to(program).as_posix()}"
-        for path in sorted([*program.rglob("*.py"), *program.rglob("*.json")])
+        for path in sorted(path for kind in ("py", "json", "sh") for path in program.rglob(f"*.{kind}"))
     }
     files["images/mods/mods_at_start.py"] = f"{MODS_AT_START}.py".lstrip("/")
     package = [root / "images" / "__init__.py", *sorted((root / "images" / "shipped").rglob("*.py"))]

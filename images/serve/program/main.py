@@ -174,7 +174,7 @@ def _refuse_unknown(word: str) -> None:
     near = get_close_matches(word, known, n=1)
     remedy = f"Did you mean {near[0]}?" if near else "See `docker run --rm IMAGE help`."
     what = f"{hide(word)!r} is neither a command of this image nor a model."
-    allowed = f"{', '.join(known)}; a repository such as OWNER/MODEL, or a folder in the container"
+    allowed = f"{', '.join(known)}; a repository such as OWNER/MODEL, or a folder such as /models/NAME"
     remedy = next((instead for words, instead in ELSEWHERE.items() if word.lower() in words.split()), remedy)
     raise StartError("bad-option", what, allowed=allowed, remedy=remedy)
 
@@ -278,8 +278,10 @@ def apply_mods(start: Start, names: list[str], folder: str) -> None:
         import_module(name).apply_mods(names, folder)
     except Exception as error:  # noqa: BLE001 - mods may raise anything
         allowed = f"folders in {folder} that are made for {start.image.title} {start.image.version}"
-        remedy = "Correct the mod, or leave it out of MODS."
-        what = f"A mod could not be applied: {error}"
+        # An error of a mod has a remedy of its own, in its last line.
+        told, _, remedy = str(error).partition("\n  next:")
+        remedy = remedy.strip() or "Correct the mod, or leave it out of MODS."
+        what = f"A mod could not be applied: {told}"
         raise StartError("mod-failed", what, "MODS", ",".join(names), allowed, remedy=remedy) from None
     finally:
         sys.path.remove(path)

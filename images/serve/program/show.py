@@ -24,12 +24,12 @@ Arguments of IMAGE:
   (none)                 check the machine and serve
   --FLAG VALUE …         the same, with more flags of `{command}`
   --dry-run [--json]     show the command and the checks, start nothing
-  check                  run the checks
+  check                  run the checks; in a running container: docker exec CONTAINER check
   settings [--markdown]  list all settings, with their defaults
   download               fetch the model and its drafter, verify them; resumes where it stopped
   weights [--json]       list what is downloaded, what is missing, and what nothing here uses
   pair-test              prove that two nodes (NODES=2) can compute together; run it on both at once
-  health                 ask the running server (`docker exec`)
+  health                 ask the running server: docker exec CONTAINER health
   OWNER/MODEL --FLAG …   serve another model, with these flags alone
   {command:20} … a command of your own; also bash, sh, sleep, tail
   help                   this text; `{all_flags}` is the server's own
@@ -91,11 +91,13 @@ def dry_run_text(start: Start, findings: Sequence[Finding]) -> str:
 
 
 def dry_run_json(start: Start, findings: Sequence[Finding]) -> str:
-    """Format the command and the checks as JSON, and whether the arguments had secrets."""
-    words = masked(start.command.arguments)
+    """Format the command and the checks as JSON, whether the arguments had secrets, and given numbers without units."""
+    words, chosen = masked(start.command.arguments), start.settings
+    numbers = {name for name in chosen.given if start.image.settings[name].kind in {"whole", "fraction"}}
     value = {
         "command": [*start.server.command, *words],
-        "secrets": bool(start.settings.secrets.flags) or tuple(words) != start.command.arguments,
+        "numbers": {name: chosen.values[name] for name in sorted(numbers)},
+        "secrets": bool(chosen.secrets.flags) or tuple(words) != start.command.arguments,
         "remarks": list(start.command.remarks),
         "checks": [
             {**finding._asdict(), "exit_code": EXIT_CODES[finding.name] if finding.result == FAIL else 0}

@@ -36,6 +36,16 @@ def test_only_the_server_starts_without_a_profile() -> None:
     assert set(Project(REPOSITORY).matrix.companions) == set(profiles)
 
 
+def test_services_find_the_server_at_its_port_and_the_file_says_what_it_needs() -> None:
+    text = prepared("tiny", PORT="9000").compose(list(PROFILES), Project(REPOSITORY).companion)
+    assert text.count("localhost:${SERVER_PORT:-9000}") == 3
+    assert "${PORT" not in text
+    first, second, third = text.splitlines()[:3]
+    assert first == "# Needs Docker Compose 2.23.1 or later."
+    assert second.startswith("# Tags may move: `./inv lock --upgrade companions`")
+    assert third == "services:"
+
+
 def test_no_service_gets_around_the_key_of_the_server_or_shows_it(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("hunter2")

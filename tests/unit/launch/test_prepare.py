@@ -21,7 +21,8 @@ start = partial(prepared, "qwen3.5-27b-nvfp4")
 
 
 def test_command_compose_file_and_recipes_agree() -> None:
-    found = start(MAX_NUM_SEQS="8")
+    found = start(MAX_NUM_SEQS="8", MAX_MODEL_LEN="32k", MAX_NUM_BATCHED_TOKENS="auto")
+    assert {"MAX_MODEL_LEN=32768", "MAX_NUM_BATCHED_TOKENS=auto"} <= set(found.line())
     assert "MAX_NUM_SEQS=8" in found.line()
     service = yaml.safe_load(found.compose())["services"]["vllm"]
     assert service["environment"]["MAX_NUM_SEQS"] == "${MAX_NUM_SEQS:-8}"

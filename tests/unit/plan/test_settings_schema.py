@@ -2,16 +2,27 @@
 
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from imagefactory.assemble.layers.own_layers import serve_entries
 from imagefactory.launch.docker_run import Launch, compose, docker_run, pinned, shell_line, write_key_file
 from imagefactory.launch.preview import Preview
+from imagefactory.oci.entry import EntryKind
+from imagefactory.plan.make import serve_layer
 from imagefactory.plan.serve.description import Served, describe_image, image_environment
-from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, serve_files
+from imagefactory.plan.serve.image_paths import (
+    BY_NAME,
+    ENTRYPOINT,
+    KEY_FILE,
+    cache_environment,
+    program_folder,
+    serve_files,
+)
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.served_model import Serve
 from imagefactory.project.servers.known import SERVERS
@@ -19,6 +30,7 @@ from imagefactory.project.servers.vllm import SCHEMA
 from imagefactory.project.targets import select
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
+from images.serve.program.main import COMMANDS
 from tests.fixtures.failures import raises
 from tests.fixtures.serving import REPOSITORY, model_document
 
@@ -138,9 +150,35 @@ def test_flags_of_mods_beyond_the_settings_reach_the_command(served_image: Image
     assert command[command.index("--max-model-len") + 1] == "4096"
 
 
-def test_the_serve_layer_has_python_files_and_rules_only() -> None:
+def test_the_serve_layer_has_python_files_rules_and_a_script_for_docker_exec() -> None:
     files = serve_files(REPOSITORY).values()
     assert "usr/share/imagefactory/serve/__main__.py" in files
     assert "usr/share/imagefactory/serve/hook/sitecustomize.py" in files
     assert "usr/share/imagefactory/serve/program/servers/vllm.json" in files
-    assert all(path.endswith((".py", ".json")) for path in files)
+    others = {path for path in files if not path.endswith((".py", ".json"))}
+    assert {f"/{path}" for path in others} == set(BY_NAME.values())
+    layer = serve_layer(REPOSITORY)
+    entries = list(serve_entries(layer, {file.sha256: REPOSITORY / file.name for file in layer.inputs}))
+    assert {entry.path for entry in entries if entry.kind == EntryKind.FILE and entry.mode == 0o755} == others
+    links = {Path(entry.path) for entry in entries if entry.kind == EntryKind.SYMLINK}
+    assert {path.name for path in links} == set(COMMANDS)
+    assert {str(path.parent) for path in links} == {"usr/local/bin"}
+
+
+def test_a_link_to_the_script_runs_the_command_that_it_is_named_after(tmp_path: Path) -> None:
+    script = (program_folder(REPOSITORY) / "by_name.sh").read_text()
+    words = script.splitlines()[-1].partition(' "')[0]
+    assert words == f"exec {' '.join(ENTRYPOINT)}"
+    (tmp_path / "health").write_text(script.replace(words, "exec echo"))
+    (tmp_path / "health").chmod(0o755)
+    done = subprocess.run([tmp_path / "health", "--x y"], capture_output=True, text=True, check=True)
+    assert done.stdout == "health --x y\n"
+
+
+def test_a_compose_file_reads_no_variable_that_shells_export(served_image: Images, serving_matrix: Matrix) -> None:
+    text = compose(launch(served_image("gemma4-31b"), serving_matrix, given={"PORT": "9000"}))
+    environment = yaml.safe_load(text)["services"]["vllm"]["environment"]
+    assert environment["HOST"] == "${SERVER_HOST:-0.0.0.0}"
+    assert environment["PORT"] == "${SERVER_PORT:-9000}"
+    assert environment["MODEL"] == "${SERVER_MODEL:-google/gemma-4-31B-it}"
+    assert text.startswith("# Needs Docker Compose 2 or later.\nservices:\n")

@@ -208,7 +208,7 @@ def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> 
     module.write_text(
         "def apply_mods(names, folder):\n"
         "    if 'bad' in names:\n"
-        "        raise RuntimeError('anchor not found')\n"
+        "        raise RuntimeError('anchor not found\\n  where: mod.yaml:3\\n  next:  Lengthen it.')\n"
         f"    open({str(tmp_path / 'applied')!r}, 'w').write(' '.join(names) + ' ' + folder)\n"
     )
     share = tmp_path / "share" / "settings.json"
@@ -219,7 +219,8 @@ def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> 
     assert (tmp_path / "applied").read_text() == "one two /my-mods"
     ran = finished(start(MODS="bad"))
     assert refused(ran, "mod-failed")
-    assert "anchor not found" in ran.stderr
+    assert "anchor not found\n  where: mod.yaml:3\n  setting: MODS=bad\n" in ran.stderr
+    assert ran.stderr.endswith("  remedy:  Lengthen it.\n")
 
 
 def test_the_flags_of_vllm_are_read_from_its_sources(tmp_path: Path) -> None:

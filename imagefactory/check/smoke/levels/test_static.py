@@ -40,7 +40,7 @@ from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer, make_image
-from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
+from imagefactory.plan.serve.image_paths import BY_NAME, CACHES, PROGRAM
 from imagefactory.project.licences import DECLARED_ELSEWHERE
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Digest, digest_of
@@ -185,7 +185,7 @@ def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
 def test_programs_to_start_exist(contents: Contents, texts: dict[str, bytes], subject: Subject) -> None:
     """The container ends at once: "no such file or directory"."""
     server = f"{VENV}/bin/{subject.cell.server}"
-    for path in ("usr/bin/python3", f"{VENV}/bin/python", server, "bin/sh", "usr/bin/sleep"):
+    for path in ("usr/bin/python3", f"{VENV}/bin/python", server, "bin/sh", "usr/bin/sleep", *BY_NAME):
         entry = resolved(contents.files, path)
         assert entry is not None, f"/{path} leads nowhere"
         assert int(entry.mode, 8) & 0o111 == 0o111, f"/{path} is not executable"
