@@ -9,6 +9,8 @@ from typing import Final
 from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.project.matrix import Matrix
 
+CODING_AGENT: Final = "coding agent"
+"""A use of models that are for both, and call tools by default."""
 HARD: Final = "hard questions"
 HARD_TEST: Final = "GPQA"
 """The test that orders models for hard questions."""
@@ -31,15 +33,28 @@ class Candidate:
 def ranked(use: str, candidates: Iterable[Candidate]) -> list[str]:
     """Order the models for a use: those mainly for it, then what calls tools, then the fastest; or the best in a test.
 
-    For chat the main use does not count: models for agents chat as well.
+    For chat the main use does not count: models for agents chat as well. `ordered_by` says the same to readers.
     """
     if use == HARD:
         return [model.name for model in sorted(candidates, key=lambda model: -model.hard) if model.hard]
+    if use == CODING_AGENT:
+        able = [model for model in candidates if model.tools and {"coding", "agents"} <= set(model.uses)]
+        return [model.name for model in sorted(able, key=lambda model: -model.speed)]
 
     def key(model: Candidate) -> tuple[object, ...]:
         return use not in {"chat", model.uses[0]}, not model.tools, -model.speed
 
     return [model.name for model in sorted((model for model in candidates if use in model.uses), key=key)]
+
+
+def ordered_by(use: str) -> str:
+    """Say in which order `ranked` puts the models for a use."""
+    orders = {
+        HARD: f"best in {HARD_TEST} first",
+        CODING_AGENT: "fastest first",
+        "chat": "with tools first, then fastest",
+    }
+    return orders.get(use, "made for it first, then fastest")
 
 
 def hard_score(published: PublishedFigures, name: str) -> float:

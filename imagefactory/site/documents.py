@@ -7,13 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Final
+from urllib.parse import quote_plus
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pydantic import BaseModel
 
+from imagefactory.site.choosing import ordered_by
 from imagefactory.site.guides import plain
 from imagefactory.site.home_page import ModelCard
-from imagefactory.site.model_page import search_words
+from imagefactory.site.lookups import package_versions
+from imagefactory.site.model_page import SYNONYMS, search_words
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.starts import RESERVES
 from imagefactory.site.status_page import NightChange
@@ -129,6 +132,7 @@ def starts_document(contents: SiteContents) -> Mapping[str, object]:
         "machines": contents.machines,
         "images": contents.starts,
         "order": contents.order,
+        "ordered": {use: ordered_by(use) for use in contents.order},
         "models": {model.name: ModelCard.of(model) for model in contents.models},
     }
 
@@ -154,9 +158,7 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
         digest = image.published_digest or image.digest or ""
         text = " ".join([image.gpu, image.platform, digest, *image.mods])
         yield "image", image.target, f"images/{image.slug}.html", text
-    changes, cves = "see what changes if you pull today", "see which images have a CVE"
-    yield "how to", changes, "upgrade.html", "by digest, tag or day", "update upgrade newer"
-    yield "how to", cves, "vulnerabilities.html", "known vulnerabilities", "security scan grype"
+    yield from _questions(contents)
     for mod in contents.mods:
         yield "mod", mod.name, f"mods.html#{mod.name}", mod.summary
     for setting in contents.first.settings:
@@ -168,6 +170,21 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
         yield "problem", host["host"], f"troubles.html#host-{number}", f"{host['what']}. {host['remedy']}"
     for code, meaning in contents.guides.exit_codes.items():
         yield "exit code", str(code), f"troubles.html#code-{code}", meaning
+
+
+def _questions(contents: SiteContents) -> Iterator[tuple[str, ...]]:
+    """Yield what leads to an answer of a page: uses, upgrades, vulnerabilities, packages."""
+    for use in contents.order:
+        words = " ".join(SYNONYMS.get(word, "") for word in (use, *use.split()))
+        yield "question", f"Which model for {use}?", f"index.html#for={quote_plus(use)}", ordered_by(use), words
+    changes, cves = "see what changes if you pull today", "see which images have a CVE or a package"
+    yield "how to", changes, "upgrade.html", "by tag, day, digest or image ID", "update upgrade newer"
+    yield "how to", cves, "vulnerabilities.html", "known vulnerabilities", "security scan grype cve sbom"
+    for row in contents.vulnerabilities:
+        about = f"{row.severity}: {', '.join(row.packages)}"
+        yield "CVE", row.id, f"vulnerabilities.html#q={quote_plus(row.id)}", about, " ".join(row.aliases)
+    for name, versions in package_versions(contents.packages).items():
+        yield "package", name, f"vulnerabilities.html#q={quote_plus(name)}", ", ".join(versions)
 
 
 def feed(contents: SiteContents) -> str:

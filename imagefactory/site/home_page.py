@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from imagefactory.project.matrix import Matrix
-from imagefactory.site.choosing import USES, Candidate, ranked
-from imagefactory.site.model_page import ModelPage, Speed
+from imagefactory.site.choosing import CODING_AGENT, USES, Candidate, ranked
+from imagefactory.site.model_page import Measured, ModelPage, Speed
 from imagefactory.site.starts import ImageStart, Machine
 
 CHOICES: Final = 3
@@ -20,7 +20,9 @@ class ModelCard:
     """What an answer says about a model."""
 
     speeds: Mapping[str, tuple[Speed, ...]]
-    measured: str
+    """What others published, by GPU."""
+    measured: Measured | None
+    """The newest whole measurement of this project."""
     quality: tuple[str, ...]
     drafter: str
     licence: str | None
@@ -30,14 +32,9 @@ class ModelCard:
     @classmethod
     def of(cls, model: ModelPage) -> ModelCard:
         drafters = (f"{drafter.method}, {drafter.tokens} per step" for drafter in model.drafters if drafter.default)
-        measured = (
-            f"{result.tokens_per_second:.1f} tokens/s, measured here on {result.machine}"
-            for result in model.measured
-            if result.complete
-        )
         return cls(
             speeds=model.speeds,
-            measured=next(measured, ""),
+            measured=next((result for result in model.measured if result.complete), None),
             quality=model.quality,
             drafter=next(drafters, ""),
             licence=model.licence,
@@ -69,7 +66,7 @@ def order_by_use(matrix: Matrix, models: Iterable[ModelPage]) -> dict[str, list[
         )
         for model in models
     ]
-    return {use: ranked(use, candidates) for use in USES}
+    return {use: ranked(use, candidates) for use in (CODING_AGENT, *USES)}
 
 
 def first_choices(

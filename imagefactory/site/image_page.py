@@ -226,7 +226,7 @@ def image_page(
 
 def _state(published: str | None, digest: str | None) -> str:
     if published is None:
-        return "built" if digest else "planned"
+        return "can be built" if digest else "planned"
     return "current" if published == digest else "update waiting"
 
 

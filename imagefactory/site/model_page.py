@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Final
 
@@ -18,6 +17,7 @@ from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
 from imagefactory.publish.tag_owners import tagged_version
+from imagefactory.serve_program import checks
 from imagefactory.site.choosing import alike, gpu_of, hard_score
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.image_page import ImagePage
@@ -59,6 +59,8 @@ class Client:
     model: str
     tools: str
     reasoning: str
+    parser: str
+    """Of tool calls, for an image that serves without tools; empty if the serve program knows none."""
 
 
 @dataclass(frozen=True)
@@ -210,10 +212,10 @@ def model_page(
         target=str(home) if home else None,
         image=image.slug if image else None,
         state=image.state if image else stock.missing.get(home, "not built") if home else "not built",
-        settings=tuple(_settings(project.root, served)) if served else (),
+        settings=tuple(_settings(Preview(project.root, served.description, served.model))) if served else (),
         memory=_memory(model),
         serves=_served_context(served, model),
-        client=_client(served) if served else None,
+        client=client_of(Preview(project.root, served.description, served.model)) if served else None,
         drafters=drafters,
         servers=tuple(title for title in TITLES.values() if title in runs),
         versions=versions,
@@ -245,10 +247,9 @@ def _home(stock: Stock, name: str) -> Cell | None:
     return cell if cell in stock.planned or cell in stock.missing else None
 
 
-def _settings(root: Path, served: Served) -> Iterator[Setting]:
+def _settings(preview: Preview) -> Iterator[Setting]:
     """Yield the settings that the image itself prints."""
-    table = Preview(root, served.description, served.model).markdown()
-    for name, default, allowed, meaning in table_rows(table, 4):
+    for name, default, allowed, meaning in table_rows(preview.markdown(), 4):
         limits = _NO_LIMIT.sub(r"of \1 or more", plain(allowed))
         limits = _LONG_NUMBER.sub(lambda number: f"{int(number[0]):,}", limits)
         yield Setting(plain(name), plain(default), limits, meaning)
@@ -261,11 +262,18 @@ def _served_context(served: Served | None, model: ServedModel) -> int | None:
     return int(length) if length.isdigit() else longest
 
 
-def _client(served: Served) -> Client:
-    defaults = {name: value for name, value in image_environment(served.description).items() if value != "off"}
+def client_of(preview: Preview) -> Client:
+    """Return what clients of an image have to know."""
+    defaults = {name: value for name, value in image_environment(preview.description).items() if value != "off"}
     tools = defaults.get("TOOL_CALL_PARSER", "") if defaults.get("ENABLE_AUTO_TOOL_CHOICE") == "1" else ""
     name = (defaults.get("SERVED_MODEL_NAME") or defaults["MODEL"]).partition(",")[0]
-    return Client(name, tools, defaults.get("REASONING_PARSER", ""))
+    return Client(name, tools, defaults.get("REASONING_PARSER", ""), "" if tools else _parser(preview))
+
+
+def _parser(preview: Preview) -> str:
+    """Return the parser that the serve program names to somebody who asks for tools without one."""
+    [finding, *_] = checks.run(preview.start({"ENABLE_AUTO_TOOL_CHOICE": "1"}), ["flags"])
+    return finding.allowed if finding.setting == "TOOL_CALL_PARSER" else ""
 
 
 def _speeds(reported: Sequence[PublishedFigure], *, drafted: bool) -> dict[str, tuple[Speed, ...]]:

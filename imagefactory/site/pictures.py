@@ -111,6 +111,15 @@ def kind_class(kind: str) -> str:
     return "wheel" if kind.endswith(("bundle", "wheel")) else kind if kind.isalpha() else "other"
 
 
+def outcome_class(word: str) -> str:
+    """Return the class of a word that says how something is: good, bad, care or quiet."""
+    return {
+        **dict.fromkeys(("passed", "current", "native", "applies", "promote"), "good"),
+        **dict.fromkeys(("failed", "fails", "conflict", "not covered", "rollback", "critical", "high"), "bad"),
+        **dict.fromkeys(("not-run", "jit", "update waiting", "no record", "not-audited", "medium"), "care"),
+    }.get(word, "quiet")
+
+
 def _widths(sizes: Sequence[int], width: float = WIDTH) -> list[float]:
     """Share the width by size, giving every part at least a line."""
     total = sum(sizes)

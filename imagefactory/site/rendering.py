@@ -28,10 +28,12 @@ from imagefactory.site.documents import (
     starts_document,
     to_json,
 )
-from imagefactory.site.guides import inline
+from imagefactory.site.guides import inline, plain
+from imagefactory.site.lookups import packages_lookup, upgrades_lookup
 from imagefactory.site.model_page import CONTEXTS, ModelPage
-from imagefactory.site.pictures import kind_class, layer_picture
+from imagefactory.site.pictures import kind_class, layer_picture, outcome_class
 from imagefactory.site.site_contents import SiteContents
+from imagefactory.site.starts import build_it
 from imagefactory.store.atomic import WRITING
 from imagefactory.store.progress import size
 
@@ -39,11 +41,13 @@ HERE: Final = Path(__file__).parent
 RECIPES: Final = "recipes"
 ABOUT: Final = "vLLM and SGLang images for DGX Spark and other GPUs"
 SCRIPTS: Final = {
-    "home.html": ("memory", "drawing", "choose"),
-    "model.html": ("memory", "drawing", "picker"),
-    "compare.html": ("memory", "drawing", "compare"),
+    **{
+        f"{page}.html": ("starts-data", "static/memory", "static/drawing", f"static/{script}")
+        for page, script in (("home", "choose"), ("model", "picker"), ("compare", "compare"))
+    },
+    **{f"{page}.html": (f"{page}-data", "static/drawing", "static/lookup") for page in ("upgrade", "vulnerabilities")},
 }
-"""The scripts of pages that compute with memory, in the order in which they run."""
+"""The scripts of pages that compute or look something up, in the order in which they run."""
 _FIGURES: Final = 24  # bars of a model's chart
 _SHORT: Final = 32
 """Characters of a licence that is a single one, or nearly."""
@@ -74,6 +78,9 @@ def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
     yield "starts-data.js", as_script("startsData", starts_document(contents))
+    found = packages_lookup(contents.packages, contents.vulnerabilities, contents.images)
+    yield "vulnerabilities-data.js", as_script("lookupData", found)
+    yield "upgrade-data.js", as_script("lookupData", upgrades_lookup(contents.upgrades))
     yield from _pages(contents, documents)
 
 
@@ -125,20 +132,13 @@ def make_environment() -> Environment:
         "size": lambda count: size(count) if count is not None else "unknown",
         "short": short_digest,
         "inline": inline,
+        "plain": plain,
         "layer_class": kind_class,
         "tokens": _tokens,
         "outcome": outcome_class,
+        "build_it": lambda target, source: build_it(source, target),
     }
     return environment
-
-
-def outcome_class(word: str) -> str:
-    """Return the class of a word that says how something is: good, bad, care or quiet."""
-    return {
-        **dict.fromkeys(("passed", "current", "native", "applies", "promote"), "good"),
-        **dict.fromkeys(("failed", "fails", "conflict", "not covered", "rollback", "critical", "high"), "bad"),
-        **dict.fromkeys(("not-run", "jit", "update waiting", "no record", "not-audited", "medium"), "care"),
-    }.get(word, "quiet")
 
 
 def folded(command: str, width: int = 84) -> str:

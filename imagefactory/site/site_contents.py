@@ -18,6 +18,7 @@ from imagefactory.serve_program import hosts
 from imagefactory.site.guides import Guides, read_guides
 from imagefactory.site.home_page import Choice, first_choices, order_by_use
 from imagefactory.site.image_page import Comparison, ImagePage, image_page
+from imagefactory.site.lookups import nightly_at
 from imagefactory.site.model_page import ModelPage, model_page
 from imagefactory.site.mods_page import ModPart, mods_page
 from imagefactory.site.starts import ImageStart, Machine, image_starts
@@ -53,6 +54,8 @@ class SiteContents:
     """The hosts with known faults: what happens there, what helps, who says so, and when it was seen."""
     status: Status
     vulnerabilities: Sequence[KnownVulnerability]
+    scanned_at: str
+    """When the nightly workflow scans; empty if that is not known."""
     upgrades: Sequence[Upgrade]
     recipes: Mapping[str, str]
     """The files of a registry of sparkrun, by their paths."""
@@ -118,6 +121,7 @@ def gather(stock: Stock) -> SiteContents:
         hosts=[{name: fault[name] for name in ("host", "what", "remedy", "source", "seen")} for fault in hosts.known()],
         status=status_page(stock, images, upgrades, problems),
         vulnerabilities=vulnerabilities_page(images),
+        scanned_at=nightly_at(project),
         upgrades=list(upgrades.rows()),
         recipes=recipes,
         machines=machines,

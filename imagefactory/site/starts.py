@@ -134,12 +134,18 @@ class Command:
     after: str = ""
 
     @classmethod
-    def of(cls, image: ImagePage) -> Self:
-        """Return the command for a published image, else for a checkout, which takes keys from the environment."""
+    def of(cls, image: ImagePage, source: str) -> Self:
+        """Return the command for a published image, else for a new checkout, which takes keys from the environment."""
         if image.state in PUBLISHED:
             before, _, after = image.docker_run.rpartition(OPTION)
             return cls(before, f"{OPTION}--env SETTING", f"{OPTION}--env VLLM_API_KEY", f"{OPTION}{after}")
-        return cls(f"./inv build --target {image.target}\n./inv run --target {image.target}", " --set SETTING", "", "")
+        return cls(build_it(source, image.target), " --set SETTING", "", "")
+
+
+def build_it(source: str, target: str) -> str:
+    """Return the commands for somebody who has nothing yet: a checkout, the image, a start."""
+    clone = f"git clone {source} && cd {source.rpartition('/')[2]}"
+    return f"{clone}\n./inv build --target {target}\n./inv run --target {target}"
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ def image_starts(project: Project, images: Iterable[tuple[Cell, ImagePage]]) -> 
             image.state,
             image.answers,
             image.reference,
-            Command.of(image),
+            Command.of(image, matrix.effective_source),
             StartMemory.of(start) if matrix.archs[cell.arch].memory else None,
             tuple(finding.detail for finding in checks.run(start, CHECKS) if finding.result != OK),
         )
@@ -210,7 +216,7 @@ def machines(matrix: Matrix, cells: Iterable[Cell]) -> list[Machine]:
         arch = matrix.archs[cell.arch]
         title = arch.gpu or name
         if matrix.models[cell.model].sparks > 1:
-            title = f"two of {title}, joined by a cable"
+            title = f"2 × {title}"  # noqa: RUF001 - on a page
         if memory_of_arch := arch.memory:
             gpu = gpu_of(matrix, cell.model, cell.arch)
             rows.append(Machine(name, title, gpu, memory_of_arch.total, memory_of_arch.free, memory_of_arch.unified))

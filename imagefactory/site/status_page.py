@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from imagefactory.check.bench.result import BenchResult
@@ -11,6 +12,7 @@ from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import Published
 from imagefactory.publish.history import changes, current_images, steps
 from imagefactory.publish.image_contents import Contents, contents_of_plan
+from imagefactory.publish.tag_owners import moving_tags
 from imagefactory.publish.upgrade import Known, compare_contents, lines, newest_for, newest_version
 from imagefactory.publish.vulnerabilities import SEVERITIES, Vulnerability
 from imagefactory.site.image_page import ImagePage
@@ -72,6 +74,8 @@ class Upgrade:
     """What changes for the owner of an image."""
 
     digest: str
+    id: str
+    """What Docker calls the image that this checkout makes; empty for others."""
     target: str
     slug: str | None
     names: tuple[str, ...]
@@ -172,6 +176,11 @@ class Upgrades:
     contents: Mapping[Digest, Contents | str]
     """What is in each image, or why that is not known."""
 
+    @cached_property
+    def ids(self) -> dict[Digest, Digest]:
+        images = (entry.image for entry in self.stock.planned.values() if entry.image)
+        return {image.digest: image.config_digest for image in images}
+
     @classmethod
     def of(cls, stock: Stock, results: Sequence[BenchResult]) -> Upgrades:
         project, catalog = stock.project, stock.records.catalog
@@ -205,14 +214,20 @@ class Upgrades:
                 days = dict.fromkeys(f"{event.time:%Y-%m-%d}" for event in catalog.events_of.get(image.digest, ()))
                 names = (image.tag, *sorted(catalog.tags_of(image.digest)), *days)
                 yield self._row(image.cell, image.digest, newest_for(catalog, image).digest, names)
-        for cell, planned in () if self.stock.records.asked else self.stock.planned.items():
+        matrix = self.stock.project.matrix
+        # The matrix has the oldest version first.
+        for cell, planned in () if self.stock.records.asked else reversed(list(self.stock.planned.items())):
             if planned.digest:
                 # Whoever built it here would build this today.
-                newer = replace(cell, version=newest_version(self.stock.project.matrix, cell))
-                yield self._row(cell, planned.digest, self.stock.planned.get(newer, planned).digest or planned.digest)
+                newer = self.stock.planned.get(replace(cell, version=newest_version(matrix, cell)), planned)
+                yield self._row(
+                    cell, planned.digest, newer.digest or planned.digest, moving_tags(matrix, catalog, cell)
+                )
 
-    def _row(self, cell: Cell, digest: Digest, newest: Digest, names: tuple[str, ...] = ()) -> Upgrade:
+    def _row(self, cell: Cell, digest: Digest, newest: Digest, names: tuple[str, ...]) -> Upgrade:
         rolled_back = digest in self.known.held
         state = "rollback" if rolled_back else "current" if newest == digest else "update waiting"
         slug = cell.slug if cell in self.stock.planned else None
-        return Upgrade(digest, str(cell), slug, names, newest, state, self.lines(digest, newest))
+        return Upgrade(
+            digest, self.ids.get(digest, ""), str(cell), slug, names, newest, state, self.lines(digest, newest)
+        )

@@ -1,7 +1,7 @@
 /* Compares two models or images by the JSON beside their pages. The address names both: ?one=…&two=… */
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
-  const { count, make, terminal, bar, machineOf } = Drawing;
+  const { gb, count, make, terminal, bar, machineOf } = Drawing;
   const form = document.getElementById("compare-form");
   const place = document.getElementById("compared");
   const said = document.getElementById("compare-said");
@@ -93,11 +93,21 @@ document.addEventListener("DOMContentLoaded", () => {
     const needs = sides.map(({ start }) => start.memory);
     if (machine?.name !== two.machine?.name || !needs.every(Boolean)) return [];
     if (one.start.pair) return [section("Do both run on one machine?", make("p", {}, "No: each needs two machines."))];
-    const starts = Memory.together(...needs, machine) ?? Memory.together(...needs.toReversed(), machine)?.toReversed();
-    if (!starts) return [section("Do both run on one machine?", make("p", {}, `No: on ${machine.title}, one user’s context of the one leaves too little memory for the other. A shorter MAX_MODEL_LEN, or a smaller model, may help.`))];
-    const figure = bar([["used", "in use already", machine.total - machine.free], ...starts.map((start, number) => [["weights", "cache"][number], sides[number].target, takes(start)])], machine.total);
-    const shares = starts.map(({ share }, number) => `${sides[number].target}: GPU_MEMORY_UTILIZATION=${share}${number ? ", PORT=8001" : ""}`);
-    return [section("Do both run on one machine?", make("p", {}, `Yes, on ${machine.title}, with these shares of the memory; the host keeps what it needs. Start the second when the first is ready.`), figure, items(shares, ""))];
+    const fits = (both) => Memory.together(...both, machine) ?? Memory.together(...both.toReversed(), machine)?.toReversed();
+    const shorter = (context) => needs.map((need) => ({ ...need, context: Math.min(need.context, context) }));
+    const contexts = [Infinity, ...Array.from({ length: 8 }, (_, power) => 2 ** (18 - power))]; // the images' own, then 256K to 2K
+    const context = contexts.find((length) => fits(shorter(length)));
+    const parts = (amounts, spare) => bar([["used", ...spare], ...amounts.map((bytes, number) => [["weights", "cache"][number], sides[number].target, bytes])], machine.total);
+    if (!context) {
+      const least = shorter(2048).map((need) => Memory.fit(need, machine)).map(({ fixed, each, beside: more }) => fixed + each + more);
+      const kept = machine.unified ? startsData.reserves.host : machine.total - machine.free;
+      const both = least[0] + least[1];
+      return [section("Do both run on one machine?", make("p", {}, make("strong", {}, "No"), `, on ${machine.title}, whatever their context: with one user and 2,048 tokens each, they need ${gb(least[0])} + ${gb(least[1])} = ${gb(both)}, and ${gb(machine.total - kept)} can be used. One of them has to be smaller by ${gb(both - machine.total + kept)}.`), parts(least, ["kept for the host", kept]))];
+    }
+    const starts = fits(shorter(context));
+    const given = starts.map(({ share, context: length }, number) => `${sides[number].target}: GPU_MEMORY_UTILIZATION=${share}${length < needs[number].context ? `, MAX_MODEL_LEN=${length}` : ""}${number ? ", PORT=8001" : ""}`);
+    const answer = context === Infinity ? [make("strong", {}, "Yes"), `, on ${machine.title}, with these shares of the memory`] : [make("strong", {}, "Not with their own contexts"), ` on ${machine.title}, but with ${count(context)} tokens at most`];
+    return [section("Do both run on one machine?", make("p", {}, ...answer, "; the host keeps what it needs. Start the second when the first is ready."), parts(starts.map(takes), ["in use already", machine.total - machine.free]), items(given, ""))];
   }
 
   function layers(one, two) {

@@ -25,9 +25,13 @@
     return make("div", { class: "command" }, make("div", { class: "cap" }, make("span", {}, "Terminal"), button), make("pre", { tabindex: "0" }, make("code", {}, text)));
   }
 
+  /** Make a figure that leads the eye: a large number, its unit, and what it is of. */
+  const figure = (number, unit, ...words) => make("p", { class: "figure" }, make("b", {}, String(number)), ` ${unit} `, make("span", { class: "sub" }, ...words));
+
   /** Return the command of a start; the image's defaults are not repeated. */
-  function command({ memory: needs, command: { before, setting, key, after } }, fitted, { users = 1, port = "", withKey = false } = {}) {
+  function command({ memory: needs, command: { before, setting, key, after } }, fitted, { users = 1, port = "", withKey = false, parser = "" } = {}) {
     const given = port && port !== "8000" ? [["PORT", port]] : [];
+    if (parser) given.push(["ENABLE_AUTO_TOOL_CHOICE", 1], ["TOOL_CALL_PARSER", parser]);
     if (fitted) {
       if (fitted.context !== needs.context) given.push(["MAX_MODEL_LEN", fitted.context]);
       if (needs.users && users > needs.users) given.push(["MAX_NUM_SEQS", users]);
@@ -90,7 +94,7 @@
     function read() {
       for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
         const field = fields.namedItem(name);
-        if (field?.type === "checkbox") field.checked = value === "on";
+        if (field?.type === "checkbox") field.checked = value === field.value;
         else if (field?.tagName === "INPUT" || [...(field?.options ?? [])].some((option) => option.value === value)) field.value = value;
         else continue;
         linked.add(name);
@@ -107,9 +111,9 @@
       history.replaceState(null, "", `#${new URLSearchParams(answers)}`);
     });
     addEventListener("hashchange", () => /^#\w+=/.test(location.hash) && read());
-    form.querySelector("fieldset").disabled = false;
+    for (const set of form.querySelectorAll("fieldset")) set.disabled = false;
     read();
   }
 
-  globalThis.Drawing = { count, plural, make, terminal, command, refusal, verdict, bar, memoryBar, machineOf, bind };
+  globalThis.Drawing = { gb, count, plural, make, terminal, figure, command, refusal, verdict, bar, memoryBar, machineOf, bind };
 })();

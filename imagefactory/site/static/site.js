@@ -74,10 +74,19 @@
     return false;
   };
 
-  const score = (number, words) => {
+  /** Take what a question on the home page asks for out of words: "coding 64k 100gb" is for coding, with both. */
+  const asked = (words) => {
+    const taken = { context: /^(\d+)k$/, free: /^(\d+)gb?$/ };
+    const rest = words.filter((word) => !Object.values(taken).some((pattern) => pattern.test(word)));
+    const given = Object.entries(taken).flatMap(([name, pattern]) => words.filter((word) => pattern.test(word)).map((word) => [name, pattern.exec(word)[1] * (name === "context" ? 1024 : 1)]));
+    return [rest, given.length ? `&${new URLSearchParams(given)}` : ""];
+  };
+
+  const score = (number, all) => {
     const [kind, title] = entries[number];
+    const words = kind === "question" ? asked(all)[0] : all;
     const name = title.toLowerCase();
-    let total = { model: 4, "how to": 3 }[kind] ?? 0;
+    let total = { model: 4, "how to": 3, question: words.length < all.length ? 30 : 2 }[kind] ?? 0;
     for (const word of words) {
       if (!hasWord(texts[number], word)) return -1;
       total += name === word ? 20 : name.startsWith(word) ? 10 : hasWord(name, word) ? 5 : 1;
@@ -85,9 +94,9 @@
     return total;
   };
 
-  const link = ([kind, title, path, text]) => {
+  const link = ([kind, title, path, text], words) => {
     const [item, made] = ["li", "a"].map((tag) => document.createElement(tag));
-    made.href = root + path;
+    made.href = root + path + (kind === "question" ? asked(words)[1] : "");
     for (const [name, value] of [["kind", kind], ["title", title], ["text", text]]) {
       const part = document.createElement("span");
       part.className = name;
@@ -105,8 +114,14 @@
       .filter(([value]) => value >= 0)
       .sort((one, other) => other[0] - one[0] || one[1] - other[1])
       .slice(0, 12);
-    list.replaceChildren(...found.map(([, number]) => link(entries[number])));
-    if (!found.length) list.append(Object.assign(document.createElement("li"), { textContent: "Nothing found" }));
+    const cve = words.find((word) => /^cve-\d/.test(word));
+    const links = found.map(([, number]) => entries[number]);
+    if (cve && !links.length) links.push(["CVE", cve.toUpperCase(), `vulnerabilities.html#q=${cve}`, "which images have it, or the package that it is about"]);
+    list.replaceChildren(...links.map((entry) => link(entry, words)));
+    if (!links.length) {
+      const nothing = [["help", "Nothing found", "troubles.html", "Help lists tasks, symptoms and exit codes"], ["models", "All models", "index.html#models", "with a filter by use, context and licence"]];
+      list.replaceChildren(...nothing.map((entry) => link(entry, words)));
+    }
     list.hidden = !words.length;
   };
 

@@ -47,7 +47,7 @@ def test_owners_learn_what_changes_by_digest_tag_page_and_feed(publisher: Publis
     assert line in rows[old]["lines"]
     assert "tiny" in rows[old]["names"]
     assert f"- {line}" in files["feed.xml"].decode()
-    assert "<code>MAX_MODEL_LEN</code> <code>1000</code> → <code>1100</code>" in files["upgrade.html"].decode()
+    assert "MAX_MODEL_LEN 1000 → 1100" in files["upgrade-data.js"].decode()
 
 
 def scan_of(publisher: Publisher, place: Path) -> str:

@@ -12,7 +12,7 @@ from tests.integration.site.conftest import Tabs, violations
 
 PAGES = (
     "index", "compare", "images", "models/tiny", "models/big", f"images/{TINY}", "packages/vllm-2.0-cpu-arm64", "mods",
-    "configurations", "troubles", "status",
+    "configurations", "troubles", "status", "upgrade", "vulnerabilities",
 )  # fmt: skip
 CROWDED = ("index", "models/big", f"images/{TINY}")
 """The pages with most on them: they are also checked in the dark, on a phone, and nothing may move while they load."""
@@ -70,7 +70,7 @@ def test_search_by_keyboard_leads_to_a_page_and_back_even_in_a_folder(site_folde
     page.go_back()
     expect(page.get_by_role("heading", level=1)).to_have_text("Mods")
     page.get_by_role("searchbox", name="Search the site").fill("no such thing <img>")
-    expect(page.locator("#found")).to_have_text("Nothing found")
+    expect(page.locator("#found")).to_contain_text("Nothing found Help lists")
     page.keyboard.press("Escape")
     expect(page.locator("#found")).to_be_hidden()
 
@@ -85,12 +85,31 @@ def test_search_knows_other_words_and_no_parts_of_words(site: str, tabs: Tabs) -
         "two sparks": "two Sparks",
         "upgrade": "update",
         "rollback": "go back",
+        "torch": "package",
+        "cve-2026-1001": "CVE-2026-1001",
+        "cve-2031-1": "which images have it",
+        "ollama": "Ollama",
+        "lm studio": "LM Studio",
+        "coding 64k": "Which model for coding?",
         "systemd": "after a reboot",
     }.items():
         page.locator("#search").fill(typed)
         expect(page.locator("#found")).to_contain_text(found)
     page.keyboard.press("Enter")
-    expect(page.locator("#task-3")).to_be_visible()
+    expect(page.locator("#task-4")).to_be_visible()
+    page.locator("#search").fill("coding 64k 100gb")
+    page.keyboard.press("Enter")
+    expect(page.locator("#choose-form select[name=context]")).to_have_value("65536")
+    expect(page.get_by_label("Free memory, GB")).to_have_value("100")
+
+
+def test_the_header_is_one_row_on_a_phone_and_its_menu_opens(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/index.html", **PHONE)
+    assert page.evaluate("document.querySelector('header').offsetHeight") <= 60
+    expect(page.get_by_role("link", name="Upgrade")).to_be_hidden()
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("link", name="Upgrade").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("What changes if I pull today?")
 
 
 def test_filter_shows_the_rows_that_match(site: str, tabs: Tabs) -> None:

@@ -18,7 +18,7 @@ def command(page: Page) -> str:
 def test_a_page_in_a_folder_says_what_fits_and_has_the_command(site_folder: Path, tabs: Tabs) -> None:
     page = tabs(f"{site_folder.as_uri()}/{BIG}")
     expect(page.locator("#picker-verdict")).to_contain_text("Fits: room for 3 users with 65,536 tokens each.")
-    expect(page.locator("#picker-start figcaption")).to_contain_text("weights 60.0 GB")
+    expect(page.locator("#picker-memory figcaption")).to_contain_text("weights 60.0 GB")
     assert command(page).endswith("./inv run --target big@2.0/gpu/arm64")
     page.locator("select[name=context]").select_option("131072")
     page.get_by_label("Users at once").select_option("8")
@@ -49,12 +49,23 @@ def test_a_link_chooses_what_the_form_shows_and_nothing_else_and_the_page_says_s
     evil = "MODEL=evil/x&TRUST_REMOTE_CODE=1&EXTRA_ARGS=--evil&MODEL_PATH=/evil&HF_ENDPOINT=evil&SETTING=evil"
     page = tabs(f"{site}/{BIG}&context=8192&port=9000&{evil}")
     assert command(page).endswith("./inv run --target big@2.0/gpu/arm64 --set PORT=9000 --set MAX_MODEL_LEN=8192")
-    expect(page.locator("#picker-verdict")).to_contain_text("The link to this page chose: image, context, port.")
+    linked = page.locator("#picker-linked")
+    expect(linked).to_have_text("The link to this page chose: image, context, port.")
+    top = "(name) => document.getElementById(name).getBoundingClientRect().top"
+    assert page.evaluate(top, "picker-linked") < page.evaluate(top, "picker-start"), "above the command"
     assert "evil" not in page.locator("main").inner_text()
     page.get_by_label("Port").fill("8001")
-    expect(page.locator("#picker-verdict")).to_contain_text("The link to this page chose: image, context.")
+    expect(linked).to_have_text("The link to this page chose: image, context.")
     page = tabs(f"{site}/models/big.html")
-    expect(page.locator("#picker-verdict")).not_to_contain_text("The link")
+    expect(page.locator("#picker-linked")).to_have_text("")
+
+
+def test_the_command_stays_in_view_while_its_settings_are_chosen(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/{BIG}", viewport={"width": 390, "height": 500})
+    page.get_by_label("Port").scroll_into_view_if_needed()
+    page.evaluate("document.querySelector('input[name=key]').scrollIntoView({ block: 'end' })")
+    expect(page.locator("#picker-start code")).to_be_in_viewport()
+    expect(page.get_by_label("Clients need a key")).to_be_in_viewport()
 
 
 def test_the_command_of_a_published_image_takes_a_port_and_a_key_by_name(site: str, tabs: Tabs) -> None:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
 from markupsafe import escape
 
-from imagefactory.project.targets import host_machine
+from imagefactory.launch.preview import Preview
+from imagefactory.plan.serve.description import describe_cell
+from imagefactory.project.project import Project
+from imagefactory.project.targets import host_machine, select_one
 from imagefactory.serve_program import hosts
 from imagefactory.site.documents import feed
 from imagefactory.site.image_page import HISTORY
-from imagefactory.site.rendering import render
+from imagefactory.site.lookups import nightly_at
+from imagefactory.site.model_page import client_of
+from imagefactory.site.rendering import make_environment, render
 from imagefactory.site.site_contents import gather
-from imagefactory.site.stock import take_stock
+from imagefactory.site.stock import RegistryRecords, take_stock
 from tests.fixtures.benchmarks import BOUND, result
+from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_site import (
     HOSTILE,
     REGISTRY,
@@ -126,10 +134,47 @@ def test_every_image_is_found_by_digest_tag_and_day_with_what_changes_today(file
     assert notes == ["\n".join(f"- {line}" for line in old["lines"]), None]
 
 
+def data_of(files: dict[str, bytes], name: str) -> Any:
+    """Read the data of a page's script."""
+    _, _, text = files[f"{name}-data.js"].decode().partition("JSON.parse('")
+    return json.loads(text.removesuffix("');\n").replace(r"\\", "\\"))
+
+
+def test_an_upgrade_is_found_by_tag_and_day_and_digests_are_where_asked(files: dict[str, bytes]) -> None:
+    new, old = data_of(files, "upgrade")["answers"]
+    assert {"tiny@2.0/cpu", "tiny", "2026-11-14"} <= {*old["names"]}
+    assert (old["title"], old["chip"], new["chip"]) == ("tiny@2.0/cpu", "a newer one", "newest")
+    shown = " ".join([old["title"], old["note"], *(text for text, _ in old["lines"])])
+    assert "1" * 64 not in shown
+    assert f"digest sha256:{'1' * 64}" in old["more"]
+    assert "image ID sha256:" in new["more"]
+    assert "sha256:1" not in files["upgrade.html"].decode(), "nothing is there before something is typed"
+
+
+def test_packages_are_found_without_a_scan_and_the_page_says_when_one_comes(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    data = data_of(files, "vulnerabilities")
+    by_title = {answer["title"]: answer for answer in data["answers"]}
+    assert by_title["CVE-2026-1001"]["chip"] == "high"
+    [[version, numbers]] = by_title["torch"]["lines"]
+    assert re.fullmatch(r"[\d.]+ in", version)
+    assert {data["links"][number][1] for number in numbers} <= set(files)
+    project = make_site_checkout(tmp_path / "checkout")
+    assert nightly_at(project) == ""
+    workflow = project.root / ".github" / "workflows" / "nightly.yml"
+    workflow.parent.mkdir(parents=True)
+    shutil.copy(REPOSITORY / ".github" / "workflows" / "nightly.yml", workflow)
+    assert re.fullmatch(r"\d\d:\d\d UTC", nightly_at(project))
+    page = render(gather(take_stock(project, RegistryRecords(REGISTRY))))["vulnerabilities.html"].decode()
+    assert f"every night at {nightly_at(project)}" in page
+    assert "grype sbom:packages.cdx.json" in page
+
+
 def test_which_images_have_a_vulnerability(files: dict[str, bytes], pages: dict[str, Page]) -> None:
     [row] = json.loads(files["vulnerabilities.json"])["vulnerabilities"]
     assert (row["id"], row["images"]) == ("CVE-2026-1001", [TINY])
-    assert f"images/{TINY}.html" in pages["vulnerabilities.html"].links
+    assert [f"images/{TINY}.html"] in [link[1:] for link in data_of(files, "vulnerabilities")["links"]]
     told = "1 high (grype 0.119.0 on 2026-11-15, database of 2026-11-14)"
     assert told in pages["vulnerabilities.html"].text
     assert told in pages[f"images/{TINY}.html"].text
@@ -139,7 +184,8 @@ def test_which_images_have_a_vulnerability(files: dict[str, bytes], pages: dict[
 def test_hostile_text_is_shown_and_never_markup(files: dict[str, bytes], pages: dict[str, Page]) -> None:
     shown = [path for path, page in pages.items() if HOSTILE in page.text]
     assert {"mods.html", "models/tiny.html", "status.html", f"images/{TINY}.html"} <= set(shown)
-    assert {"upgrade.html", "vulnerabilities.html"} <= set(shown)
+    for name in ("upgrade", "vulnerabilities"):
+        assert "<img src=x" in json.dumps(data_of(files, name))
     for path, data in files.items():
         if not path.endswith(".json"):
             assert b"<script>" not in data, path
@@ -203,12 +249,33 @@ def test_without_a_registry_nothing_counts_as_published(tmp_path: Path) -> None:
     files = render(small_contents(tmp_path / "checkout", published=False))
     first = Page(files["index.html"].decode())
     assert "No registry was asked" in first.text
+    assert first.text.index("No registry was asked") < first.text.index("What for"), "above the answers"
     assert "Not published" in first.text
-    assert first.commands[0].startswith("./inv build --target ")
+    clone, build, run = first.commands[0].splitlines()
+    assert clone.startswith("git clone https://"), "a visitor has no checkout"
+    assert build.startswith("./inv build --target ")
+    assert run.startswith("./inv run --target ")
     index = json.loads(files["index.json"])
-    assert {image["state"] for image in index["images"]} == {"built", "planned"}
+    assert {image["state"] for image in index["images"]} == {"can be built", "planned"}
     assert {image["tested"] for image in index["images"]} == {"no record"}
     assert "Nothing was published yet" in Page(files["status.html"].decode()).text
+
+
+def test_the_command_of_a_model_comes_before_its_settings(pages: dict[str, Page]) -> None:
+    for name in ("big", "tiny"):
+        ids = pages[f"models/{name}.html"].ids
+        places = [ids.index(part) for part in ("picker-start", "picker-form", "clients", "memory", "settings")]
+        assert places == sorted(places)
+
+
+def test_a_model_without_tools_names_its_parser_with_a_line_to_copy() -> None:
+    project = Project(REPOSITORY)
+    served = describe_cell(project, select_one(project.matrix, "gemma4-31b"))
+    client = client_of(Preview(project.root, served.description, served.model))
+    assert (client.tools, client.parser) == ("", "gemma4")
+    template = make_environment().get_template("clients.html")
+    text = template.render(model={"name": "gemma4-31b", "client": client})
+    assert "-e ENABLE_AUTO_TOOL_CHOICE=1 -e TOOL_CALL_PARSER=gemma4" in text
 
 
 def test_feed_has_the_times_of_the_catalog(files: dict[str, bytes]) -> None:
@@ -222,11 +289,8 @@ def test_feed_has_the_times_of_the_catalog(files: dict[str, bytes]) -> None:
 
 
 def test_search_finds_models_images_mods_settings_and_problems(files: dict[str, bytes]) -> None:
-    text = files["search-data.js"].decode()
-    entries = json.loads(
-        text.removeprefix("window.searchData = JSON.parse('").removesuffix("');\n").replace(r"\\", "\\")
-    )
-    kinds = {"model", "how to", "image", "mod", "setting", "problem", "exit code"}
+    entries = data_of(files, "search")
+    kinds = {"model", "how to", "image", "mod", "setting", "problem", "exit code", "question", "package", "CVE"}
     assert {entry[0] for entry in entries} == kinds
     assert all(entry[2].partition("#")[0] in files for entry in entries)
 
@@ -260,7 +324,7 @@ def test_digest_of_the_catalog_alone_is_said_to_be_unverified_and_a_feed_is_alwa
 
 def test_others_figures_stand_at_the_top_and_the_default_version_first(files: dict[str, bytes]) -> None:
     page, document = files["models/big.html"].decode(), json.loads(files["models/big.json"])
-    assert page.index("measured by others") < page.index("<h2>Start</h2>")
+    assert page.index("one user on GB10, one report") < page.index('id="start"')
     assert {"slowest": 5.5, "fastest": 5.5, "gpu": "GB10"}.items() <= document["speed"].items()
     assert [row["users"] for row in document["speeds"]["gb10"]] == [1], "its image drafts nothing"
     defaults = [version["default"] for version in document["versions"]]
