@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
@@ -82,7 +83,7 @@ def plan(
 def smoke(project: Project, target: list[str], level: list[str], bench: bool = False, answers: bool = False) -> None:
     """Pull and smoke-test pushed images at the levels they have not passed yet; the records go to build/smoke."""
     from imagefactory.check.smoke.record import SmokeRecord, levels_named
-    from imagefactory.check.smoke.runner import records_below
+    from imagefactory.check.smoke.runner import records_here
     from imagefactory.ci.run_summary import smoke_summary
     from imagefactory.publish.answers import measure_answers
     from imagefactory.publish.run import PublishRun
@@ -103,10 +104,23 @@ def smoke(project: Project, target: list[str], level: list[str], bench: bool = F
         run = PublishRun(Gate(project, repository), say, levels=levels, must_pass=True)
         pushed = find_staged(run, planned(run.gate, target))
         tested = pushed.then(test, say)
-    folder = project.root / "build" / "smoke"
-    records = [record for image in pushed.finished.values() for record in records_below([folder], image.digest)]
+    records = [record for image in pushed.finished.values() for record in records_here(project, image.digest)]
     print_summary(smoke_summary(records))  # also of images that failed
     tested.refuse_failures("tested, or failed")
+
+
+@command("ci", target=TARGETS)
+def attach(project: Project, target: list[str]) -> None:
+    """Attach the records in build/smoke to pushed images, passed or not; `promote` finds them there."""
+    from imagefactory.publish.run import PublishRun
+    from imagefactory.publish.staging import find_staged
+    from imagefactory.publish.standing import Gate
+    from imagefactory.publish.testing import attach_recorded
+
+    with open_repository(project) as repository:
+        run = PublishRun(Gate(project, repository), say)
+        attached = find_staged(run, planned(run.gate, target)).then(partial(attach_recorded, run), say)
+    attached.refuse_failures("given their records")
 
 
 @command("ci")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
@@ -61,14 +60,12 @@ def push(project: Project, target: list[str]) -> None:
 @command(
     nightly=NIGHTLY,
     again=AGAIN,
-    records="a folder of smoke records; repeatable (default: build/smoke)",
     subjects="write the digests of promoted images to this file, as checksums (for actions/attest)",
     scan="attach what Grype found in `sbom --target all` (its JSON) to these images, and to those that tags name",
 )
 def promote(
     project: Project,
     target: list[str],
-    records: list[str],
     nightly: bool = False,
     again: bool = False,
     subjects: str = "",
@@ -77,21 +74,19 @@ def promote(
     unsigned: bool = False,
     scan: str = "",
 ) -> None:
-    """Attach smoke records to pushed images, sign them, and move the tags of those that passed everything.
+    """Attach the records in build/smoke to pushed images, sign them, and move the tags of those that passed everything.
 
     Without a key, images that were signed before are promoted. With --scan and no target, none is.
     """
-    from imagefactory.check.smoke.runner import records_below
     from imagefactory.ci import run_summary
     from imagefactory.publish.pipeline import attest, promote
     from imagefactory.publish.run import PublishRun
     from imagefactory.publish.scanning import attach_scans
-    from imagefactory.publish.staging import Outcomes, Staged, find_staged
+    from imagefactory.publish.staging import Outcomes, find_staged
     from imagefactory.publish.standing import Gate
-    from imagefactory.publish.testing import attach_results
+    from imagefactory.publish.testing import attach_recorded
     from imagefactory.publish.vulnerabilities import Scan
 
-    folders = tuple(Path(folder) for folder in records)
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
     reason = options.reason("--answers-changed", answers_changed)
     scanned = Scan.read(options.existing("--scan", scan, folder=False)) if scan else None
@@ -100,12 +95,8 @@ def promote(
     with open_repository(project) as repository:
         gate = Gate(project, repository, trust, nightly=nightly, again=again, answers_changed=reason)
         plans = Outcomes() if scanned and not "".join(target).strip() else planned(gate, target)
-        run = PublishRun(gate, say, signer, folders=folders)
-
-        def attach(staged: Staged) -> Staged:
-            return attest(run, attach_results(run, staged, records_below(run.results, staged.digest)))
-
-        attested = find_staged(run, plans).then(attach)
+        run = PublishRun(gate, say, signer)
+        attested = find_staged(run, plans).then(partial(attach_recorded, run)).then(partial(attest, run))
         if scanned:
             attested = attach_scans(run, scanned, attested)
         outcome = promote(run, attested)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
@@ -69,7 +68,7 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
     if base and base.digest == staged.digest:
         return
     before = base.digest if base else None
-    last = staged.dossier.answers(plan.key, *answers_in([folder]))
+    last = staged.dossier.answers(plan.key, *answers_in(folder))
     if last and not run.retest and (last.base, last.panel) == (before, panel) and last.verdict != "cannot tell":
         say(f"{plan.target}: {last.line}")
         return
@@ -147,8 +146,8 @@ def answers_attachment(record: AnswersRecord, folder: Path | None = None) -> Att
     return Attachment(ANSWERS_TYPE, payloads, dated(record.started))
 
 
-def answers_in(folders: Iterable[Path]) -> list[AnswersRecord]:
-    return [AnswersRecord.read(folder / RECORD) for folder in folders if (folder / RECORD).exists()]
+def answers_in(folder: Path) -> list[AnswersRecord]:
+    return [AnswersRecord.read(folder / RECORD)] if (folder / RECORD).exists() else []
 
 
 def compact(result: AnswersResult) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.assemble.watch import Unwatched, Watcher
@@ -35,8 +34,6 @@ class PublishRun:
     retest: bool = False
     answers: bool = False
     """Whether to measure answers also if the level `gpu` does not run."""
-    folders: tuple[Path, ...] = ()
-    """Where machines left results of tests, if not in build/smoke."""
 
     @property
     def project(self) -> Project:
@@ -45,7 +42,3 @@ class PublishRun:
     @property
     def repository(self) -> Repository:
         return self.gate.repository
-
-    @property
-    def results(self) -> tuple[Path, ...]:
-        return self.folders or (self.project.root / "build" / "smoke",)

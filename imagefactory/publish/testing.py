@@ -76,11 +76,20 @@ def _tested_here(project: Project, staged: Staged) -> SmokeRecord | None:
 
 
 def attach_results(run: PublishRun, staged: Staged, records: Iterable[SmokeRecord]) -> Staged:
-    """Attach smoke records, passed or not, and the answers that machines left in the folders of results."""
+    """Attach smoke records, passed or not, and the answers in build/smoke."""
+    from imagefactory.check.smoke.runner import results_folder  # noqa: PLC0415 - with Docker's client
+
+    folder = results_folder(run.project, staged.digest)
     attachments = [smoke_attachment(record) for record in records]
-    for folder in (folder / staged.digest.removeprefix("sha256:") for folder in run.results):
-        attachments += [answers_attachment(answers, folder) for answers in answers_in([folder])]
+    attachments += [answers_attachment(answers, folder) for answers in answers_in(folder)]
     return replace(staged, dossier=staged.dossier.attach(*attachments)) if attachments else staged
+
+
+def attach_recorded(run: PublishRun, staged: Staged) -> Staged:
+    """Attach what build/smoke has about an image."""
+    from imagefactory.check.smoke.runner import records_here  # noqa: PLC0415 - with Docker's client
+
+    return attach_results(run, staged, records_here(run.project, staged.digest))
 
 
 def smoke_attachment(record: SmokeRecord) -> Attachment:

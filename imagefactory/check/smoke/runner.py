@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,10 +38,9 @@ def recorded(project: Project, digest: str) -> SmokeRecord:
     return SmokeRecord.read(results_folder(project, digest) / RECORD)
 
 
-def records_below(folders: Iterable[Path], digest: str) -> list[SmokeRecord]:
-    """Read the records of an image from the build/smoke folders of several machines."""
-    paths = [folder / digest.removeprefix("sha256:") / RECORD for folder in folders]
-    return [SmokeRecord.read(path) for path in paths if path.exists()]
+def records_here(project: Project, digest: str) -> list[SmokeRecord]:
+    """Read the record of an image, if build/smoke has one."""
+    return [recorded(project, digest)] if (results_folder(project, digest) / RECORD).exists() else []
 
 
 def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say) -> SmokeRecord:

@@ -23,7 +23,7 @@ MATRIX = REPOSITORY / "matrix.yaml"
 NAMES = sorted(path.name for path in FOLDER.glob("*.yml"))
 SHELL = {
     *(("news.yml", "take the branch"), ("news.yml", "propose"), ("nightly.yml", "look them up")),
-    *(("release.yml", "release"), ("*", "status")),
+    *(("release.yml", "release"), ("nightly.yml", "start the workflow `site`"), ("*", "status")),
 }
 """Steps that are a few lines of shell, which this file runs; all others are commands of the factory."""
 
@@ -46,35 +46,48 @@ def steps(data: dict[str, Any]) -> str:
     return "\n".join(str(step.get("run", "")) for step in data["steps"])
 
 
-def check_handed_on(name: str, ids: str) -> None:
-    """Check that an id is the output of a single job, and that of an artifact which is there if the job succeeded."""
-    needed = re.fullmatch(r"\${{ needs\.(\w+)\.outputs\.(\w+) }}", ids)
+def handed_on(name: str, ids: str) -> tuple[str, bool]:
+    """Check that an id is the output of a single job; return it, and whether that job fails without an artifact."""
+    needed = re.fullmatch(r"\${{ (needs\.(\w+)\.outputs\.(\w+)) }}", ids)
     assert needed, f"{name}: {ids}"
-    job = read(name)["jobs"][needed[1]]
+    job = read(name)["jobs"][needed[2]]
     assert "strategy" not in job, f"{name}: jobs of a matrix share their outputs, and one of them counts"
     by_id = {f"${{{{ steps.{step.get('id')}.outputs.artifact-id }}}}": step for step in job["steps"]}
-    assert by_id[job["outputs"][needed[2]]]["with"]["if-no-files-found"] == "error"
+    return needed[1], by_id[job["outputs"][needed[3]]]["with"].get("if-no-files-found") == "error"
 
 
-def test_what_jobs_hand_on_is_taken_by_id_but_for_records_of_tests() -> None:
+def test_what_jobs_hand_on_is_taken_by_id() -> None:
     """Any job of a run can upload under any name, but no other job has its outputs."""
-    by_name = set()
+    known = {"checkout", "setup-python", "attest", "upload-artifact", "download-artifact"}
+    pages = {"upload-pages-artifact", "deploy-pages"}  # by name, in a workflow where nothing else uploads
     for name, job, data in jobs():
         for step in data["steps"]:
-            assert "docker://" not in step.get("uses", ""), f"{name}, {job}: it would get a token for artifacts"
-            assert "actions/cache" not in step.get("uses", ""), f"{name}, {job}: any job can save a cache"
-            if "download-artifact" in step.get("uses", ""):
+            action = re.sub(r"^actions/([\w-]+)@[0-9a-f]{40}$", r"\1", step.get("uses", ""))
+            allowed = known | pages if name == "site.yml" else known
+            assert action in allowed | {"", "./.github/actions/set-up"}, f"{name}, {job}: what does it take?"
+            assert not re.search(r"gh run download|actions/artifacts", step.get("run", "")), f"{name}, {job}"
+            if action == "download-artifact":
                 given = step["with"]
-                if "artifact-ids" not in given:
-                    by_name.add((name, job, given["pattern"]))
-                    continue
+                assert set(given) == {"artifact-ids", "path"}, f"{name}, {job}"
                 proposals = data.get("strategy", {}).get("matrix", {}).get("include", [])
                 for ids in [one["files"] for one in proposals] or [given["artifact-ids"]]:
-                    check_handed_on(name, ids)
-                # Without an id, the action takes every artifact of the run.
-                succeeded = "cancelled()" not in data.get("if", "") or "result == 'success'" in str(step.get("if", ""))
-                assert succeeded or "|| 'none'" in given["artifact-ids"], f"{name}, {job}"
-    assert by_name == {("nightly.yml", "promote", "smoke-*"), ("nightly.yml", "promote", "gpu-*")}
+                    output, or_fails = handed_on(name, ids)
+                    # Without an id, the action takes every artifact of the run.
+                    condition = f"{data.get('if', '')} {step.get('if', '')}"
+                    succeeded = "cancelled()" not in condition or "result == 'success'" in str(step.get("if", ""))
+                    named = f"{output} != ''" in condition or "|| 'none'" in given["artifact-ids"]
+                    assert named or (succeeded and or_fails), f"{name}, {job}"
+
+
+def test_a_called_workflow_gets_from_the_plan_what_its_jobs_act_on() -> None:
+    """So a test job that lies in what it hands on reaches no image but its own."""
+    test, attach = (read("test.yml")["jobs"][job]["steps"] for job in ("test", "attach"))
+    targets = {step["env"]["TARGETS"] for step in (*test, *attach) if "env" in step}
+    assert targets == {"${{ inputs.targets }}"}
+    for kind in ("smoke", "gpu"):
+        call = read("nightly.yml")["jobs"][kind]
+        assert call["strategy"]["matrix"] == {"include": f"${{{{ fromJSON(needs.plan.outputs.{kind}) }}}}"}
+        assert call["with"]["targets"] == "${{ matrix.targets }}"
 
 
 def test_an_action_has_one_pin_everywhere() -> None:
@@ -165,6 +178,14 @@ def test_the_scanner_reads_one_file_and_writes_to_a_pipe(runner: Runner) -> None
     words = (runner.checkout / "scan.json").read_text().split("\n")
     listed = f"{runner.checkout}/packages.cdx.json:/packages.cdx.json:ro"
     assert words[:5] == ["run", "--rm", "--volume", listed, step["env"]["GRYPE"]]
+
+
+def test_the_night_starts_the_site_in_a_run_of_its_own(runner: Runner) -> None:
+    job = read("nightly.yml")["jobs"]["site"]
+    assert job["permissions"] == {"actions": "write"}
+    assert runner.run(step_of("nightly.yml", "site")) == (0, "")
+    assert runner.calls == ["workflow run site.yml"]
+    assert "record" in job["needs"]
 
 
 @pytest.mark.parametrize("failed", ["true", "false"])
@@ -335,9 +356,9 @@ def test_the_night_lists_what_it_would_prune_and_deletes_no_more_than_a_bound() 
 
 
 def test_jobs_that_may_write_packages_only_move_bytes() -> None:
-    allowed = {"wheels.push", "push", "promote", "rollback", "history", "prune"}
+    allowed = {"wheels.push", "push", "ci.attach", "promote", "rollback", "history", "prune"}
     writing = [(job, data) for _, job, data in jobs() if data["permissions"].get("packages") == "write"]
-    assert len(writing) == 5
+    assert len(writing) == 6
     for job, data in writing:
         assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, job
 
@@ -353,10 +374,13 @@ def test_pull_requests_may_only_read_and_strangers_start_no_job_with_rights() ->
         assert data["permissions"] in ({}, {"contents": "read"})
         assert "self-hosted" not in str(data["runs-on"])
     # A self-hosted machine needs a protected environment.
-    [(name, gpu)] = [(name, data) for name, _, data in jobs() if "self-hosted" in str(data["runs-on"])]
-    assert name == "nightly.yml"
-    assert gpu["environment"] == "gpu"
-    assert set(read(name)["on"]) == {"schedule", "workflow_dispatch"}
+    [(name, test)] = [(name, data) for name, _, data in jobs() if "self-hosted" in str(data["runs-on"])]
+    assert set(read(name)["on"]) == {"workflow_call"}
+    assert test["runs-on"].startswith('${{ inputs.gpu && fromJSON(format(\'["self-hosted",')
+    assert test["environment"] == "${{ inputs.gpu && 'gpu' || '' }}"
+    callers = {other for other in NAMES if f"uses: ./.github/workflows/{name}" in (FOLDER / other).read_text("utf-8")}
+    assert callers == {"nightly.yml"}
+    assert set(read("nightly.yml")["on"]) == {"schedule", "workflow_dispatch"}
 
 
 def test_jobs_that_publish_are_never_cancelled() -> None:
@@ -414,6 +438,5 @@ def test_site_is_deployed_by_a_job_that_runs_nothing_of_the_repository() -> None
     assert found["deploy"]["permissions"] == {"pages": "write", "id-token": "write"}
     assert [step["uses"].partition("@")[0] for step in found["deploy"]["steps"]] == ["actions/deploy-pages"]
     assert [name for name, _, data in jobs() if "pages" in data["permissions"]] == ["site.yml"]
-    called = read("nightly.yml")["jobs"]["site"]
-    assert called["permissions"] == found["make"]["permissions"] | found["deploy"]["permissions"]
-    assert "record" in called["needs"]
+    assert set(found) == {"make", "deploy"}, "any other job could replace the pages"
+    assert set(read("site.yml")["on"]) == {"workflow_dispatch"}, "called, it would be in a run with others"
