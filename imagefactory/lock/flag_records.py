@@ -159,8 +159,8 @@ def flag_lock(name: str, made_from: Mapping[str, str], read: Read) -> FlagLock:
 
 
 ENGINE = "vllm.engine.arg_utils"
-FRONTENDS = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args")
-"""Where the flags of the API server are; they moved in 0.30."""
+FRONTENDS = tuple(f"vllm.entrypoints.{place}.cli_args" for place in ("openai", "launchers", "common"))
+"""Where the flags of the API server are; they moved in 0.30 and in 0.33."""
 ELSEWHERE = {
     "--tool-call-parser": ("vllm.tool_parsers", "_TOOL_PARSERS_TO_REGISTER"),
     "--reasoning-parser": ("vllm.reasoning", "_REASONING_PARSERS_TO_REGISTER"),

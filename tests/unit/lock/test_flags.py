@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from imagefactory.lock import drift
 from imagefactory.lock.flag_records import (
     FlagLock,
@@ -117,6 +119,12 @@ class Model(Struct):
     "sglang/srt/names.py": 'NAMES = ["qwen", "glm"]',
     "sglang/srt/environ.py": "class Envs:\n    SGLANG_ONE = EnvBool(False)\n",
 }
+
+
+@pytest.mark.parametrize("place", ["launchers", "common"])
+def test_the_flags_of_the_api_server_are_found_wherever_a_release_has_them(place: str) -> None:
+    moved = {path.replace("/openai/", f"/{place}/"): text for path, text in VLLM.items()}
+    assert read_vllm(Sources(moved.get)).flags == read_vllm(Sources(VLLM.get)).flags
 
 
 def test_vllm_flags_come_from_the_fields_of_its_configuration_if_it_has_them() -> None:
