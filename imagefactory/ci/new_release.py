@@ -31,6 +31,7 @@ from imagefactory.mods.compatibility import check_mods, end_before, seems_upstre
 from imagefactory.mods.source_files import Trees
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.cells import Cell, buildable, default_version
+from imagefactory.project.counterparts import reason_unserved
 from imagefactory.project.locks.files import CompanionLock
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import (
@@ -239,8 +240,8 @@ class NewRelease:
         matrix, decide = self.project.matrix, self.news.decisions
         if self.server == VLLM:
             decide.append(f"`defaults` in `matrix.yaml` still names {matrix.defaults.vllm}.")
-        now = self.now().matrix
-        changed = [model for model in matrix.models if default_version(now, model) == self.name]
+        now = self.now()
+        changed = [model for model in matrix.models if default_version(now.matrix, model) == self.name]
         if changed:
             decide.append(
                 f"Merging makes {self.title} the default of {_some(changed)}, which the default vLLM cannot serve."
@@ -249,7 +250,12 @@ class NewRelease:
         for name, version in matrix.versions.items():
             if version.release == release and name != self.previous and server_name(name) == self.server:
                 decide.append(f"{name} has no counterpart of {self.release}: add one if it is still wanted.")
-        decide.append(f"Measure and smoke-test {self.name} before it becomes a default.")
+        unserved = next((why for cell in self._cells() if (why := reason_unserved(now, cell))), "")
+        decide.append(
+            f"{self.title}: {unserved}."
+            if unserved
+            else f"Measure and smoke-test {self.name} before it becomes a default."
+        )
 
 
 def _package(override: Override) -> str:

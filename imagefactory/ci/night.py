@@ -11,7 +11,7 @@ from typing import NamedTuple
 from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.layer_records import remember
 from imagefactory.assemble.watch import Watcher
-from imagefactory.check.smoke.record import has_gpu, required_levels, serving_elsewhere
+from imagefactory.check.smoke.record import required_levels
 from imagefactory.ci.jobs import Compile, Need, Night, Trouble, Work
 from imagefactory.ci.waiting import Wheelhouse
 from imagefactory.compile.source_tree import head_of
@@ -26,6 +26,7 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, buildable, compiled_distributions
+from imagefactory.project.counterparts import has_gpu, serving_elsewhere
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import choice_for
 from imagefactory.project.servers.known import server_of

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.watch import Watcher
-from imagefactory.check.smoke.record import has_gpu
 from imagefactory.ci.jobs import RUNNERS
 from imagefactory.ci.run_summary import folded, page
 from imagefactory.errors import BuildError, FactoryError, TrustError
@@ -26,6 +25,7 @@ from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.plan.status import diff_plans
 from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.counterparts import has_gpu
 from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store

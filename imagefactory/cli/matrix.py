@@ -80,6 +80,7 @@ def lock(
     from imagefactory.lock.flag_records import record_flags
     from imagefactory.lock.hub import refuse_unpinned
     from imagefactory.lock.making import UPGRADE_MODELS, make_locks
+    from imagefactory.project.counterparts import refuse_unserved_default
     from imagefactory.project.project import Project
     from imagefactory.publish.attest.licence_record import check_licences
 
@@ -89,6 +90,7 @@ def lock(
     options.at_most_one(check=check, environment=environment, flags=flags)
     if check:
         say(f"{len(check_all_locks(project))} locks match matrix.yaml")
+        refuse_unserved_default(project)
         check_licences(project)
         say(f"{check_environment(project.root)} locks of the factory's own environment match pyproject.toml")
         return
@@ -251,7 +253,8 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
     """Show what would be built: the layers, their keys, and which of them are cached."""
     from imagefactory.cli.command import today
     from imagefactory.plan.status import diff_plans, last_plan, plan_status
-    from imagefactory.project.cells import known_faults, support_warnings
+    from imagefactory.project.cells import support_warnings
+    from imagefactory.project.counterparts import faults_of
 
     options.at_most_one(json=json, diff=diff)
     for warning in support_warnings(project.matrix, select(project, target), today()):
@@ -267,7 +270,7 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
             show(plan_table(plan_status(project, plan)))
             if note := project.matrix.models[plan.model].shared_memory:
                 print(note)
-            for fault in known_faults(project.matrix, plan.cell):
+            for fault in faults_of(project, plan.cell):
                 print(f"known fault: {fault}")
         elif (last := last_plan(project.build_folder(plan.cell))) is None:
             print(f"{plan.target}: never built here, so there is nothing to compare with")

@@ -10,7 +10,8 @@ from typing import Final
 from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.check.smoke.record import LEVELS, TestResult
 from imagefactory.launch.docker_run import Launch, docker_run, shell_line
-from imagefactory.project.cells import Cell, known_faults
+from imagefactory.project.cells import Cell
+from imagefactory.project.counterparts import faults_of
 from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import recorded_audit
 from imagefactory.project.server_versions import VLLM
@@ -195,7 +196,7 @@ def image_page(
         neighbours=_neighbours(stock, planned),
         mods=tuple(mod.name for mod in plan.mods),
         notes=plan.notes,
-        faults=tuple(known_faults(matrix, cell)),
+        faults=tuple(faults_of(stock.project, cell)),
         audit=audit.result,
         audit_summary=audit.summary,
         kernels=tuple(

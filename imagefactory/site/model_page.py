@@ -12,7 +12,8 @@ from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, describe_cell, image_environment
-from imagefactory.project.cells import Cell, drafter_exclusions, known_faults
+from imagefactory.project.cells import Cell, drafter_exclusions
+from imagefactory.project.counterparts import faults_of
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
@@ -347,7 +348,7 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, ImagePage]) -> Iter
             platform=cell.platform,
             slug=image.slug if image else None,
             state=image.state if image else stock.missing.get(cell, "not built"),
-            faults=tuple(known_faults(stock.project.matrix, cell)),
+            faults=tuple(faults_of(stock.project, cell)),
             default=cell == home,
         )
 

@@ -24,13 +24,13 @@ from imagefactory.check.bench.profiles import load_profiles
 from imagefactory.check.bench.result import BenchResult, BoundTo, MeasuredStart
 from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Containers, RunningServer
-from imagefactory.check.smoke.record import has_gpu
 from imagefactory.check.smoke.subject import Subject, in_daemon, plan_of
 from imagefactory.errors import UsageError
 from imagefactory.launch.docker_run import HUB_CACHE
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
 from imagefactory.project.cells import Cell
+from imagefactory.project.counterparts import has_gpu
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM
 from imagefactory.store.paths import expand_home

@@ -13,7 +13,7 @@ from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Unwatched
 from imagefactory.check.smoke.containers import Containers
-from imagefactory.check.smoke.record import Level, cpu_counterparts, has_gpu
+from imagefactory.check.smoke.record import Level
 from imagefactory.check.smoke.subject import (
     Subject,
     in_daemon,
@@ -26,6 +26,7 @@ from imagefactory.errors import BuildError, FactoryError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
+from imagefactory.project.counterparts import cpu_counterparts, has_gpu
 from imagefactory.project.locks.files import Frozen
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of

@@ -13,11 +13,9 @@ from typing import Final, Literal, Self, get_args
 from pydantic import AwareDatetime, Field, model_validator
 
 from imagefactory.errors import CheckError, unknown_name
-from imagefactory.project.cells import Cell, all_combinations, reason_excluded
+from imagefactory.project.counterparts import has_gpu
 from imagefactory.project.locks.files import Document, Frozen
 from imagefactory.project.matrix import Matrix
-from imagefactory.project.project import Project
-from imagefactory.project.servers.known import server_of
 from imagefactory.store.digests import Digest, Sha256
 
 Level = Literal["static", "container", "serve", "gpu"]
@@ -169,29 +167,3 @@ def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level
         if name not in LEVELS:
             raise unknown_name("level", name, LEVELS, "the --level option")
     return tuple(level for level in LEVELS if level in names) if names else levels_of(matrix, arch)
-
-
-def has_gpu(matrix: Matrix, arch: str) -> bool:
-    return matrix.archs[arch].capability is not None
-
-
-def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
-    """List the cells of a vLLM version that serve a generated model without a GPU, locked or not."""
-    matrix = project.matrix
-    return [
-        cell
-        for cell in all_combinations(matrix, vllm)
-        if matrix.models[cell.model].generated and not has_gpu(matrix, cell.arch) and not reason_excluded(matrix, cell)
-    ]
-
-
-def serving_elsewhere(project: Project, cell: Cell) -> str:
-    """Return the platform that has to run the level `serve` for a cell; empty if the cell's own can.
-
-    That level tests Python code, which is the same on every platform.
-    """
-    if not has_gpu(project.matrix, cell.arch) or server_of(cell).on_cpu:
-        return ""
-    counterparts = cpu_counterparts(project, cell.version)
-    platforms = [counterpart.platform for counterpart in counterparts if project.is_locked(counterpart)]
-    return "" if not platforms or cell.platform in platforms else platforms[0]

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from imagefactory.check.smoke.record import cpu_counterparts, serving_elsewhere
 from imagefactory.ci import night as night_planning
 from imagefactory.ci.jobs import MOST_JOBS, Night, Trouble, Work, fitted
 from imagefactory.ci.night import differences, nightly_cells, plan_night
@@ -14,6 +13,7 @@ from imagefactory.ci.run_summary import LARGEST, bounded, night_summary, plain
 from imagefactory.errors import FactoryError, LockError, RegistryError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
+from imagefactory.project.counterparts import cpu_counterparts, serving_elsewhere
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from imagefactory.publish.catalog import ImagePart

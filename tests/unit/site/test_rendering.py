@@ -245,6 +245,15 @@ def test_what_is_missing_or_wrong_is_said(pages: dict[str, Page], path: str, sai
     assert said in pages[path].text
 
 
+def test_a_version_that_was_served_nowhere_says_so_on_its_pages(tmp_path: Path) -> None:
+    project = make_site_checkout(tmp_path / "checkout")
+    for path in (project.locks / "2.0").glob("cpu-*.toml"):
+        path.unlink()
+    files = render(gather(take_stock(Project(project.root), RegistryRecords(REGISTRY))))
+    for name in ("models/big.html", "images/big-v2.0-gpu-arm64.html"):
+        assert "the smoke level `serve` runs nowhere" in Page(files[name].decode()).text
+
+
 def test_without_a_registry_nothing_counts_as_published(tmp_path: Path) -> None:
     files = render(small_contents(tmp_path / "checkout", published=False))
     first = Page(files["index.html"].decode())

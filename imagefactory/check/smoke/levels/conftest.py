@@ -13,10 +13,11 @@ import testinfra
 
 from imagefactory.check.smoke.assignment import Assignment
 from imagefactory.check.smoke.containers import Containers, RunningServer, docker
-from imagefactory.check.smoke.record import TestOutcome, has_gpu
+from imagefactory.check.smoke.record import TestOutcome
 from imagefactory.check.smoke.subject import Subject, plan_of
 from imagefactory.launch.docker_run import STOP_SECONDS
 from imagefactory.plan.plan import Plan
+from imagefactory.project.counterparts import has_gpu
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
 from imagefactory.project.servers.server import Server

@@ -31,7 +31,6 @@ from imagefactory.check.smoke.levels.image_files import (
     some,
     source_of,
 )
-from imagefactory.check.smoke.record import has_gpu
 from imagefactory.check.smoke.subject import Subject, plan_of
 from imagefactory.errors import FactoryError
 from imagefactory.lock.auditing import GpuLibrary, judge_libraries
@@ -41,6 +40,7 @@ from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer, make_image
 from imagefactory.plan.serve.image_paths import BY_NAME, CACHES, PROGRAM
+from imagefactory.project.counterparts import has_gpu
 from imagefactory.project.licences import DECLARED_ELSEWHERE
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Digest, digest_of

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from imagefactory.check.smoke.levels.test_serve import TINY, on_cpu
-from imagefactory.check.smoke.record import serving_elsewhere
 from imagefactory.launch.preview import Preview
 from imagefactory.project.cells import Cell
+from imagefactory.project.counterparts import serving_elsewhere
 from imagefactory.project.servers.known import SERVERS
 from tests.fixtures.checkouts import REPOSITORY
 

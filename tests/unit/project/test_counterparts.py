@@ -1,0 +1,47 @@
+"""A version that no machine without a GPU can serve: it says so, and is no default."""
+
+import pytest
+
+from imagefactory.project.counterparts import cpu_counterparts, faults_of
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+from tests.fixtures.inv import Inv
+
+UNSERVED = (
+    "the smoke level `serve` runs nowhere, since tiny@2.0/cpu has no lock; it gets no tag and cannot become a default"
+)
+
+
+def forget_cpu_locks(inv: Inv) -> None:
+    for path in (inv.root / "locks/2.0").glob("cpu-*.toml"):
+        path.unlink()
+
+
+def test_plan_says_that_a_version_was_served_nowhere(own_inv: Inv) -> None:
+    assert "known fault" not in own_inv("plan", "big/gpu").stdout
+    forget_cpu_locks(own_inv)
+    assert own_inv("plan", "big/gpu").stdout.splitlines()[-1] == f"known fault: {UNSERVED}"
+
+
+def test_a_version_that_was_served_nowhere_is_refused_as_a_default(
+    own_inv: Inv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They ask for what the checkout does not have: wheels and the environment's packages.
+    monkeypatch.setattr("imagefactory.publish.attest.licence_record.check_licences", lambda _: None)
+    monkeypatch.setattr("imagefactory.environment.locks.check_environment", lambda _: 0)
+    assert own_inv("lock", "--check").returncode == 0
+    forget_cpu_locks(own_inv)
+    refusal = own_inv.fails("untried-default", "lock", "--check")
+    assert "vLLM 2.0 cannot be a default." in refusal
+    assert f"T{UNSERVED[1:]}." in refusal
+    own_inv.checkout.edit_matrix('defaults: {vllm: "2.0", arch: gpu}', 'defaults: {vllm: "2.0", arch: cpu}')
+    assert "cannot be a default" not in own_inv("lock", "--check").stderr
+
+
+def test_versions_of_one_release_are_served_by_its_cpu_image(own_inv: Inv) -> None:
+    own_inv.checkout.edit_matrix(
+        '  "2.0": {release: "2.0"}\n', '  "2.0": {release: "2.0"}\n  2.0-own: {release: "2.0", compile: {gpu: graft}}\n'
+    )
+    project = Project(own_inv.root)
+    assert cpu_counterparts(project, "2.0-own") == cpu_counterparts(project, "2.0") != []
+    assert faults_of(project, select_one(project.matrix, "big@2.0-own/gpu")) == []
