@@ -15,7 +15,9 @@ from zipfile import ZipFile
 from imagefactory.assemble.inputs import Downloads
 from imagefactory.assemble.layers.slim_wheel import Slimmer
 from imagefactory.assemble.layers.wheel_layer import wheel_entries
+from imagefactory.errors import ModError
 from imagefactory.lock.wheel_contents import installed_path
+from imagefactory.mods.compatibility import of_another_distribution
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 from imagefactory.plan.plan import (
     BytecodeLayer,
@@ -60,7 +62,12 @@ def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
             distribution: wheel(inputs[name], environment, settings.without.get(name, ()), settings.slim)
             for distribution, name in settings.wheels.items()
         }
-        applied = apply_chain([_find_mod(project, link) for link in settings.chain], trees)
+        chain = [_find_mod(project, link) for link in settings.chain]
+        try:
+            applied = apply_chain(chain, trees)
+        except ModError as error:
+            locked = (wheel for cell in downloads.inputs.cells for wheel in project.wheel_lock(cell).wheels)
+            raise of_another_distribution(error, chain, locked) from None
         if isinstance(layer, ModLayer):
             result.files[layer.key] = mod_entries(applied, trees)
             if added_by(applied[-1]):

@@ -12,7 +12,7 @@ from imagefactory.lock.base_locks import deb_locations
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheelhouse.share import locate
 from imagefactory.plan.bytecode import python_packages
-from imagefactory.plan.plan import BytecodeLayer, Input, Layer
+from imagefactory.plan.plan import BytecodeLayer, Input, Layer, ModLayer
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, LockedDeb, LockedSource, LockedWheel
 from imagefactory.project.project import Project
@@ -114,21 +114,30 @@ def _has_python(lock: BaseLock, layer: BytecodeLayer) -> bool:
 class Downloads(Downloader):
     """The files of layers on their way into the store; an exception stops all of them."""
 
-    def __init__(self, inputs: LayerInputs, layers: Iterable[Layer], watch: Watcher) -> None:
+    def __init__(self, inputs: LayerInputs, layers: Sequence[Layer], watch: Watcher) -> None:
         super().__init__(inputs.project.store)
         self.inputs = inputs
         self._watch = watch
-        absent = {layer.key: self._absent(layer) for layer in layers}
-        self._sizes = {key: sum(file.size for file in files) for key, files in absent.items()}
-        self._fetched = {key: dict.fromkeys((file.sha256 for file in files), 0) for key, files in absent.items()}
+        # Bytecode and mods are made from wheels that also have layers of their own, where their bytes count.
+        ordered = sorted(layers, key=lambda layer: isinstance(layer, BytecodeLayer | ModLayer))
+        absent = {layer.key: self._absent(layer) for layer in ordered}
+        self._needs = {key: {file.sha256 for file in files} for key, files in absent.items()}
+        self._counted_for = {file.sha256: key for key, files in reversed(absent.items()) for file in files}
+        self._sizes = dict.fromkeys(absent, 0)
+        self._fetched: dict[Sha256, dict[Sha256, int]] = {key: {} for key in absent}
+        for file in {file.sha256: file for files in absent.values() for file in files}.values():
+            self._sizes[self._counted_for[file.sha256]] += file.size
+        for key, needs in self._needs.items():
+            if needs and not self._sizes[key]:
+                watch.state(key, "waiting for wheels", 0, 0)
         self._coming: dict[Sha256, Future[Path]] = {}
-        # Two layers may need the same file.
-        for file in (file for files in absent.values() for file in files):
+        # In the order that was asked for; two layers may need the same file.
+        for file in (file for layer in layers for file in absent[layer.key]):
             if file.sha256 not in self._coming:
                 self._coming[file.sha256] = self.submit(file, partial(self._tell, file.sha256))
 
     def of(self, layer: Layer) -> Collection[Future[Path]]:
-        return {self._coming[sha256] for sha256 in self._fetched[layer.key]}
+        return {self._coming[sha256] for sha256 in self._needs[layer.key]}
 
     def get(self, files: Iterable[Wanted]) -> dict[Sha256, Path]:
         """Return files, also of other layers, as soon as they are there."""
@@ -142,7 +151,6 @@ class Downloads(Downloader):
         return [file for file in files.values() if not self._store.download(file.sha256).exists()]
 
     def _tell(self, sha256: Sha256, done: int) -> None:
-        for key, fetched in self._fetched.items():
-            if sha256 in fetched:
-                fetched[sha256] = done
-                self._watch.state(key, "downloading", sum(fetched.values()), self._sizes[key])
+        key = self._counted_for[sha256]
+        self._fetched[key][sha256] = done
+        self._watch.state(key, "downloading", sum(self._fetched[key].values()), self._sizes[key])

@@ -47,8 +47,6 @@ def build_layers(
 ) -> dict[Sha256, Blob]:
     # The largest first: the last one to start must not be the longest.
     jobs = sorted(work, key=lambda job: (-job.layer.unpacked, job.layer.key))
-    for job in jobs:
-        watch.state(job.layer.key, "waiting", 0, job.layer.download)
     builders = _Builders(store, watch, workers or available_cores(), sum(job.layer.unpacked for job in jobs))
     downloads = {job.layer.key: set(waits(job.layer)) for job in jobs}
     pending: set[Future[Any]] = set().union(*downloads.values())
@@ -58,6 +56,7 @@ def build_layers(
         while jobs or building:
             for job in [job for job in jobs if pending.isdisjoint(downloads[job.layer.key])]:
                 jobs.remove(job)
+                watch.state(job.layer.key, "waiting", 0, 0)
                 building[builders.start(job)] = job.layer
             done, _ = wait({*pending, *building}, return_when=FIRST_COMPLETED)
             for future in done:
@@ -102,7 +101,7 @@ class _Builders:
 
     def start(self, work: LayerWork) -> Future[Blob]:
         def tell(done: int) -> None:
-            self._watch.state(work.layer.key, "splicing", done, work.layer.unpacked)
+            self._watch.state(work.layer.key, "packing", done, work.layer.unpacked)
 
         if self._small:
             return self._threads.submit(_build, work, self._store, tell)

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Sha256
 
-LayerState = Literal["cached", "waiting", "downloading", "splicing", "done"]
+LayerState = Literal["cached", "waiting", "waiting for wheels", "downloading", "packing", "done"]
 
 
 class Watcher(Protocol):

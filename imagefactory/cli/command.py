@@ -183,6 +183,14 @@ def select_one(project: Project, target: str, version_of: VersionOf | None = Non
     return select_one(project.matrix, target, version_of)
 
 
+def warn_of_mods(project: Project) -> None:
+    """Warn of mods that no image gets because they name what matrix.yaml does not have."""
+    from imagefactory.mods.choose import unknown_names
+
+    for unknown in unknown_names(project.mods.values(), project.matrix):
+        say(f"warning: {unknown.what} {unknown.fix} ({unknown.where})")
+
+
 def plans_of(project: Project, target: Sequence[str]) -> list[Plan]:
     """Plan what targets name; `all` stands for what is locked, since nothing else can be planned."""
     from imagefactory.plan.make import make_plan

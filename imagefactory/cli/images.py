@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ from imagefactory.cli.command import (
     select_one,
     show,
     show_rows,
+    warn_of_mods,
     watching,
 )
-from imagefactory.store.progress import size
+from imagefactory.store.progress import count, counted, size
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
@@ -58,6 +60,7 @@ def build(
         cache_to=tuple(cache_to),
     )
     cells = select(project, target)
+    warn_of_mods(project)
     with watching() as watch:
         images = build_images(project, cells, engine, build_options, watch=watch, say=say)
     for image in images:
@@ -74,14 +77,27 @@ def load(project: Project, target: list[str], file: str | None = None) -> None:
     if file is not None:
         place = options.new_file("--file", file)
         [(_, layout, name)] = built_layouts(project, target, one=True)
-        write_archive(archive(layout, name), place)
+        with watching() as watch:
+            watch.images([name])
+            stream = counted(archive(layout, name), lambda done: watch.state(name, "writing", done, layout.size()))
+            write_archive(stream, place)
+            watch.state(name, "written", layout.size(), layout.size())
         print(file)
         return
     from imagefactory.assemble.engines.docker.daemon import load
 
-    for cell, layout, name in built_layouts(project, target):
-        say(f"loading {cell} as {name}")
-        print(load(layout, name))
+    images = built_layouts(project, target)
+    with watching() as watch:
+        watch.images(name for _, _, name in images)
+        loaded = []
+        for _, layout, name in images:
+            loaded.append(load(layout, name, partial(watch.state, name)))
+            watch.state(name, "loaded", layout.size(), layout.size())
+    for (cell, layout, name), image_id in zip(images, loaded, strict=True):
+        say(f"{cell} is in Docker as {name}")
+        say(f"digest, as `build` prints it and registries have it: {layout.manifest_digest()}")
+        say("image ID, as `docker image ls` has it:")
+        print(image_id)
 
 
 @command(
@@ -144,7 +160,7 @@ def run(
         prepare.prepare(
             project,
             cell,
-            image or find(project, cell),
+            image or find(project, cell, say),
             given=(recipes.settings_of_a_recipe(project.matrix, cell) if is_shared else {})
             | prepare.settings_from(set),
             environment=os.environ,
@@ -286,10 +302,15 @@ def _rebuild_published(project: Project, published: Checked) -> None:
     all="also show the expected differences between the engines (see docs/engines.md)",
 )
 def diff(project: Project, left: str, right: str, all: bool = False) -> None:
-    """Compare two images path by path; the exit code is 1 if they differ."""
-    from imagefactory.assemble.engines.differences import compare_named
+    """Compare two images by layer, package and path; the exit code is 1 if they differ."""
+    from imagefactory.assemble.engines.differences import Pair
+    from imagefactory.cli.show.tables import summary_table
 
-    differences, declared = compare_named(project, left, right)
+    pair = Pair.named(project, left, right)
+    if pair.summary:
+        show(summary_table(pair.summary))
+    with watching() as watch:
+        differences, declared = pair.compare(watch)
     shown = [*differences, *declared] if all else differences
     if shown:
         rows = (
@@ -299,12 +320,12 @@ def diff(project: Project, left: str, right: str, all: bool = False) -> None:
     else:
         print("the images are the same")
     if declared:
-        say(f"{len(declared)} expected differences between the engines (--all shows them)")
+        say(f"{count(len(declared), 'expected difference')} between the engines (--all shows them)")
     if differences:
         raise Exit(code=1)
 
 
-@command(positional=["path"], path="a path in the image")
+@command(positional=["path"], path="a file in the image, such as /opt/venv/bin/python3")
 def explain(project: Project, path: str, target: list[str]) -> None:
     """Show which layer, package and lock entry a path in an image comes from."""
     from imagefactory.assemble.explain import explain
@@ -327,4 +348,4 @@ def clean(project: Project, older_than: str = "", everything: bool = False, dry_
     days = options.number("--older-than", older_than or "30")
     cleaned = clean(project.store, older_than=None if everything else days, dry_run=dry_run)
     verb = "would free" if dry_run else "freed"
-    say(f"{verb} {size(cleaned.freed)} ({cleaned.files} files); {size(cleaned.kept)} kept")
+    say(f"{verb} {size(cleaned.freed)} ({count(cleaned.files, 'file')}); {size(cleaned.kept)} kept")

@@ -18,8 +18,10 @@ from imagefactory.cli.command import (
     select,
     show,
     show_rows,
+    warn_of_mods,
 )
 from imagefactory.cli.failures import exit_refused
+from imagefactory.store.progress import count
 
 if TYPE_CHECKING:
     from imagefactory.project.cells import Cell
@@ -80,6 +82,7 @@ def lock(
     from imagefactory.lock.flag_records import record_flags
     from imagefactory.lock.hub import refuse_unpinned
     from imagefactory.lock.making import UPGRADE_MODELS, make_locks
+    from imagefactory.project.cells import versions_without_reason
     from imagefactory.project.counterparts import refuse_unserved_default
     from imagefactory.project.project import Project
     from imagefactory.publish.attest.licence_record import check_licences
@@ -89,10 +92,10 @@ def lock(
     options.at_most_one(target=target, toolchain=toolchain, flags=flags)
     options.at_most_one(check=check, environment=environment, flags=flags)
     if check:
-        say(f"{len(check_all_locks(project))} locks match matrix.yaml")
+        say(f"matrix.yaml fits {count(len(check_all_locks(project)), 'lock')}")
         refuse_unserved_default(project)
         check_licences(project)
-        say(f"{check_environment(project.root)} locks of the factory's own environment match pyproject.toml")
+        say(f"pyproject.toml fits {count(check_environment(project.root), 'lock')} of the factory's own environment")
         return
     if environment:
         for path, changed in lock_environment(project.root, say, upgrade="all" in upgrade):
@@ -108,6 +111,8 @@ def lock(
     else:
         cells = select(project, target) if target else cells_to_lock(project) or select(project, [])
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
+    for name in versions_without_reason(project.matrix, (cell.version for cell in cells)):
+        say(f"{name} is an older version: `kept` in matrix.yaml should say until when it stays, and what for")
     made = []
     for result in results:
         say_written(project, result.path, changed=result.changed)
@@ -127,9 +132,9 @@ def _update_records(project: Project, pinned: list[Cell]) -> None:
     say_written(project, path, changed=changed)
     repositories = {repo for cell in pinned for repo in project.matrix.models[cell.model].repositories}
     if recorded := record_models(project, repositories):
-        say(f"locks/layers.toml: {recorded} layers of models recorded")
+        say(f"locks/layers.toml: {count(recorded, 'layer')} of models recorded")
     if dropped := drop_unneeded(project):
-        say(f"locks/layers.toml: {dropped} layers dropped that no locked target has any more")
+        say(f"locks/layers.toml: {count(dropped, 'layer')} dropped that no locked target has any more")
 
 
 @command(
@@ -259,6 +264,7 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
     options.at_most_one(json=json, diff=diff)
     for warning in support_warnings(project.matrix, select(project, target), today()):
         say(f"warning: {warning}")
+    warn_of_mods(project)
     plans = plans_of(project, target)
     if json:
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})

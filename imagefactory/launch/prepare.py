@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from imagefactory.assemble.engines.docker.daemon import image_id, load
 from imagefactory.assemble.images_here import built_layouts
-from imagefactory.errors import BuildError, EngineError, TrustError, UsageError
+from imagefactory.errors import BuildError, EngineError, RegistryError, TrustError, UsageError
 from imagefactory.launch.companions import add_companions
 from imagefactory.launch.docker_run import (
     HUB_CACHE,
@@ -31,7 +31,8 @@ from imagefactory.plan.serve.description import Served, describe_cell
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.servers.server import KEY_SETTINGS
-from imagefactory.store.progress import Say
+from imagefactory.store.http import Retry
+from imagefactory.store.progress import Say, size
 from images.shipped.mods.manifest import IMAGE_FILES, NewFile
 
 
@@ -150,14 +151,36 @@ def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]
     return dict(word.split("=", 1) for word in words)  # a value may contain =
 
 
-def published_reference(project: Project, cell: Cell) -> str:
-    """Return a cell's image as registry and digest; the digest comes from the record of layers, or from its layout."""
+def published_reference(project: Project, cell: Cell, say: Say) -> str:
+    """Return a cell's image as registry and digest; raise an error if the registry does not have it.
+
+    The digest comes from the record of layers, or from its layout. A registry that does not answer decides nothing.
+    """
     registry = project.matrix.require_registry()
     image = KnownLayers(project.known_layers).image(make_plan(project, cell))
     if image is not None:
-        return f"{registry}@{image.digest}"
-    [(_, layout, _)] = built_layouts(project, [cell.full_target], one=True)
-    return f"{registry}@{layout.manifest_digest()}"
+        digest = image.digest
+    else:
+        [(_, layout, _)] = built_layouts(project, [cell.full_target], one=True)
+        digest = layout.manifest_digest()
+    reference = f"{registry}@{digest}"
+    try:
+        with Repository.open(reference, retry=Retry(attempts=1)) as repository:
+            published = repository.resolve(digest) is not None
+    except RegistryError as error:
+        say(f"whether {registry} has this image is not known: {error.what} {error.why}")
+        return reference
+    if not published:
+        here = "load" if (project.build_folder(cell) / "index.json").exists() else "build"
+        then = "" if here == "load" else f", then `./inv load --target {cell.full_target}`"
+        raise BuildError(
+            "no-image",
+            f"{cell} is not published.",
+            where=reference,
+            why="The registry does not have this digest, and neither has Docker: nothing could start it.",
+            fix=f"Run `./inv {here} --target {cell.full_target}`{then}; or publish it (`./inv publish`).",
+        )
+    return reference
 
 
 def loaded_image(project: Project, cell: Cell) -> str | None:
@@ -171,7 +194,7 @@ def loaded_image(project: Project, cell: Cell) -> str | None:
     return loaded if loaded in {layout.config_digest(), layout.manifest_digest()} else None
 
 
-def image_to_show(project: Project, cell: Cell) -> str:
+def image_to_show(project: Project, cell: Cell, say: Say) -> str:
     """Return an image that the printed command can start: the one in Docker, else the published one."""
     loaded = loaded_image(project, cell)
     if loaded is None and project.matrix.has_no_registry:
@@ -183,10 +206,10 @@ def image_to_show(project: Project, cell: Cell) -> str:
             why="It was built but not loaded, or changed since; and no registry is set to pull it from.",
             fix=f"Run `./inv load --target {cell}`.",
         )
-    return loaded or published_reference(project, cell)
+    return loaded or published_reference(project, cell, say)
 
 
-def image_to_run(project: Project, cell: Cell) -> str:
+def image_to_run(project: Project, cell: Cell, say: Say) -> str:
     """Return the image to start: the one built here, loaded if Docker lacks it; else the published one."""
     if loaded := loaded_image(project, cell):
         return loaded
@@ -198,6 +221,7 @@ def image_to_run(project: Project, cell: Cell) -> str:
             if repository.resolve(image.digest):
                 return reference
     [(_, layout, name)] = built_layouts(project, [cell.full_target], one=True)
+    say(f"loading {name} into Docker: {size(layout.size())}")
     return load(layout, name)
 
 

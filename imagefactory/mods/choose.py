@@ -1,6 +1,6 @@
 """Choose the mods of a cell, and explain why others are left out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -72,15 +72,15 @@ def reached(matrix: Matrix, mods: Mapping[str, Mod]) -> set[str]:
     return names
 
 
-def refuse_unknown_names(mods: Iterable[Mod], matrix: Matrix) -> None:
-    """Raise an error if a mod is for a model, version or arch that the matrix does not have."""
+def unknown_names(mods: Iterable[Mod], matrix: Matrix) -> Iterator[ModError]:
+    """Yield an error for each model, version or arch that a mod is for, and that the matrix does not have."""
     defined = {"model": [*matrix.models], "version": [*matrix.versions], "arch": [*matrix.archs]}
     for mod, (key, names) in product(mods, defined.items()):
         for index, condition in enumerate(mod.manifest.needed_when):
             pattern = getattr(condition, key)
             if pattern in (None, NO_MODEL) or any(matches(pattern, name) for name in names):
                 continue
-            raise ModError(
+            yield ModError(
                 "bad-mod",
                 f"The mod {mod.name} is for the {key} {pattern!r}, which does not exist.",
                 where=mod.where("needed_when", index),

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagefactory.errors import MOD_FILE_MISSING, MOD_MISFITS, ModError, unknown_name
-from imagefactory.mods.choose import find_mod, refuse_unknown_names
+from imagefactory.mods.choose import find_mod, unknown_names
 from imagefactory.mods.conflicts import FIX, Conflict, find_conflicts
 from imagefactory.mods.source_files import FolderSource, Trees
 from imagefactory.project.cells import first_of_release
+from imagefactory.project.locks.files import LockedWheel
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name
@@ -64,7 +66,8 @@ def check_mods(
     """Check mods on versions of the matrix (default: every release), or on a source tree in place of one."""
     mods = [find_mod(project.mods, name) for name in names] or list(project.mods.values())
     refuse_idle_variants(mods, project.matrix)
-    refuse_unknown_names(mods, project.matrix)
+    for unknown in unknown_names(mods, project.matrix):
+        raise unknown
     for name in versions:
         refuse_unknown_version(project.matrix, name)
     checked = versions or (releases(project.matrix) if folder is None else ["nightly"])
@@ -156,13 +159,37 @@ def _try(mod: Mod, variant: Variant, name: str, trees: Trees) -> ModResult | Non
     """Apply one variant of a mod; return a result only if it cannot be applied."""
     try:
         trees.apply(mod, variant, name)
-    except ModError as error:
+    except ModError as misfit:
+        error = of_another_distribution(misfit, [(mod, variant)], trees.wheels(name))
         if error.name == MOD_FILE_MISSING:
             return ModResult(mod.name, name, "file missing", f"{error.what} ({error.where})", error.fix)
         if error.name not in MOD_MISFITS:
             raise
         return ModResult(mod.name, name, "conflict", f"{error.what} ({error.where}) {error.why}", error.fix)
     return None
+
+
+def of_another_distribution(
+    error: ModError, chosen: Iterable[tuple[Mod, Variant]], wheels: Iterable[LockedWheel]
+) -> ModError:
+    """Return a mod's error; if the file that it misses is one of another locked distribution, with these words."""
+    if error.name != MOD_FILE_MISSING:
+        return error
+    names = {wheel.name for wheel in wheels}
+    for mod, variant in chosen:
+        distribution = mod.manifest.distribution
+        for path in variant.paths:
+            package = canonicalize_name(path.partition("/")[0])
+            owner = next((name for name in (package, f"{package}-python") if name in names - {distribution}), None)
+            if owner and path in error.what:
+                return ModError(
+                    error.name,
+                    f"The mod {mod.label(variant)} is of {distribution}, and {path} belongs to {owner}.",
+                    where=error.where,
+                    why="A mod changes one distribution.",
+                    fix=f"Write `distribution: {owner}`, with a mod of its own for each distribution.",
+                )
+    return error
 
 
 def seems_upstream(project: Project, mod: Mod, name: str) -> bool:

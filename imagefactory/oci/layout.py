@@ -55,9 +55,21 @@ class Layout:
     def config(self) -> dict[str, Any]:
         return self._document(self.config_digest())
 
+    def labels(self) -> dict[Digest, str]:
+        """Return what each layer is, as the image's history has it."""
+        history = [entry for entry in self.config().get("history", ()) if not entry.get("empty_layer")]
+        names = [str(entry.get("created_by", "layer")).removeprefix("imagefactory ") for entry in history]
+        digests = self.layer_digests()
+        names += ["layer"] * (len(digests) - len(names))
+        return dict(zip(digests, names, strict=False))
+
     def size_of(self, digest: Digest) -> int:
         with self._reading():
             return self.blob(digest).stat().st_size
+
+    def size(self) -> int:
+        """Return the bytes of all layers."""
+        return sum(map(self.size_of, self.layer_digests()))
 
     def _document(self, digest: Digest) -> dict[str, Any]:
         with self._reading():

@@ -1,6 +1,6 @@
 """How work reports its progress, and numbers as people read them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 Say = Callable[[str], None]  # receives a sentence about the current step
 
@@ -17,3 +17,12 @@ def size(count: int) -> str:
 
 def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def counted(chunks: Iterable[bytes], tell: Progress) -> Iterator[bytes]:
+    """Yield chunks, and report the bytes that went by."""
+    done = 0
+    for chunk in chunks:
+        yield chunk
+        done += len(chunk)
+        tell(done)

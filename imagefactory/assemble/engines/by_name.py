@@ -13,7 +13,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.store.progress import Say
+from imagefactory.store.progress import Say, count
 
 ENGINES: Final = ("embedded", "docker")
 _FOR_BUILDX: Final = frozenset({"builder", "cache_from", "cache_to"})
@@ -88,5 +88,6 @@ def build_images(
     ]
     new = {layer.key for plan in run.plans for layer in plan.layers if known and not known.blob(layer.key)}
     if new:
-        say(f"locks/{project.known_layers.name}: {len(new)} new layers recorded; commit it with what made them new")
+        recorded = f"{count(len(new), 'new layer')} recorded"
+        say(f"locks/{project.known_layers.name}: {recorded}; commit it with the change that made them")
     return built

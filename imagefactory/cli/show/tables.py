@@ -15,11 +15,12 @@ from rich.text import Text
 from imagefactory.docs.markdown import markdown_table
 from imagefactory.project.server_versions import TITLES, server_name, version_key
 from imagefactory.publish.tags import short_digest
-from imagefactory.store.progress import size
+from imagefactory.store.progress import count, size
 
 if TYPE_CHECKING:
     # For annotations only: showing a plan must not import what resolves and downloads.
     from imagefactory.assemble.engines.by_name import BuiltImage
+    from imagefactory.assemble.engines.differences import Summary
     from imagefactory.assemble.explain import Ownership
     from imagefactory.check.smoke.record import SmokeRecord
     from imagefactory.cli.doctor import Diagnosis
@@ -91,7 +92,7 @@ def plan_table(status: PlanStatus) -> RenderableType:
     download = sum(layer.download for layer in plan.layers)
     unpacked = sum(layer.unpacked for layer in plan.layers)
     summary = (
-        f"{len(plan.layers)} layers ({sum(layer.cached for layer in status.layers)} cached), "
+        f"{count(len(plan.layers), 'layer')} ({sum(layer.cached for layer in status.layers)} cached), "
         f"{size(download)} of inputs, {size(unpacked)} unpacked\nplan  {plan.key}\n"
         f"image {status.image.digest if status.image else 'not known before it is built'}"
     )
@@ -166,12 +167,22 @@ def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
 def built_message(built: BuiltImage) -> Text:
     blobs = built.layers
     content = (
-        f": {len(blobs)} layers, {size(sum(blob.size for blob in blobs))} "
+        f": {count(len(blobs), 'layer')}, {size(sum(blob.size for blob in blobs))} "
         f"({size(sum(blob.unpacked for blob in blobs))} unpacked) in {built.where}"
         if blobs
         else f" as {built.where}"
     )
     return Text.assemble(("built ", "bold green"), f"{built.plan.target} for {built.plan.platform}{content}")
+
+
+def summary_table(summary: Summary) -> RenderableType:
+    """Show by layer and package what two images differ in."""
+    parts: list[RenderableType] = [Text(f"{count(summary.equal, 'layer')} in both")]
+    if summary.layers:
+        parts.append(table(summary.layers, "layer", ">left", ">right"))
+    if summary.packages:
+        parts.append(table(summary.packages, "package", "left", "right"))
+    return Group(*parts)
 
 
 def ownership_table(ownership: Ownership, root: Path) -> Table:
@@ -277,7 +288,7 @@ def _licence_lines(summary: LicenceSummary) -> list[str]:
     how = [part.how for part in summary.gnu]
     counted = ", ".join(f"{how.count(kind)} {kind}" for kind in dict.fromkeys(how)) or "none"
     total = sum(summary.counts.values())
-    lines = [f"{total} parts under {len(summary.counts)} licences; with a GNU licence: {counted}"]
+    lines = [f"{count(total, 'part')} under {count(len(summary.counts), 'licence')}; with a GNU licence: {counted}"]
     if summary.undeclared:
         lines.append(f"no licence declared: {', '.join(summary.undeclared)}")
     if summary.elsewhere:
@@ -292,7 +303,7 @@ def history_table(lines: Iterable[Line]) -> Table:
         rest = [f"and {more} more"] if more > 0 else []
         row = (
             f"{line.time:%Y-%m-%d %H:%M}",
-            line.kind,
+            f"{line.kind}: {line.why}" if line.why else line.kind,
             short_digest(line.image.digest),
             line.image.version,
             " ".join(line.image.mods) or "none",

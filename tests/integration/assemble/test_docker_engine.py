@@ -10,7 +10,7 @@ import pytest
 
 from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.assemble.engines.by_name import BuildOptions, BuiltImage, build_images
-from imagefactory.assemble.engines.differences import compare_named
+from imagefactory.assemble.engines.differences import Pair
 from imagefactory.assemble.engines.docker.daemon import image_id
 from imagefactory.assemble.layers.debian.deb import data_files
 from imagefactory.check.smoke.containers import docker
@@ -24,7 +24,7 @@ from imagefactory.project.project import Project
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import PLATFORM
-from tests.fixtures.small_factory import RecordingWatcher
+from tests.fixtures.small_factory import NotedReads, RecordingWatcher
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 TINY = Cell("tiny", "0.32.0", "cpu", PLATFORM)
@@ -83,7 +83,7 @@ def by_docker(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def test_engines_differ_only_in_what_is_declared(project: Project, by_docker: BuiltImage) -> None:
     [embedded] = assemble(BuildRun(project, [make_plan(project, TINY)], RecordingWatcher()))
-    unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.where)
+    unexpected, declared = Pair.named(project, str(embedded.layout.folder), by_docker.where).compare(NotedReads())
     assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
     assert declared
     assert "mod" in [layer.kind for layer in by_docker.plan.layers]

@@ -83,7 +83,7 @@ def test_build_stops_at_once_when_interrupted_on_a_terminal(tmp_path: Path) -> N
         except OSError:
             break
         shown += data
-        if not interrupted and b"splicing" in shown:
+        if not interrupted and b"packing" in shown:
             os.killpg(process.pid, signal.SIGINT)
             interrupted = time.monotonic()
     os.close(master)

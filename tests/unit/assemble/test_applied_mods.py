@@ -29,4 +29,4 @@ def test_mods_are_applied_first_and_a_cached_layer_needs_none(
     write_mod(mods, manifest("unfit", change, checks=checks, distribution="pure"))
     with raises("mod-file", match="does not exist"):
         small_factory.build()
-    assert "splicing" not in {state for _, state in small_factory.watch.told}
+    assert "packing" not in {state for _, state in small_factory.watch.told}

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from imagefactory.assemble.images_here import built_layouts
+from imagefactory.assemble.watch import LayerState
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.store.http import Retry
 from tests.fixtures.failures import raises
+from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 from tests.unit.assemble.test_verify import flip
@@ -22,11 +24,32 @@ def states(factory: SmallFactory, layer: str) -> list[str]:
 
 def test_a_layer_goes_through_its_states(small_factory: SmallFactory) -> None:
     small_factory.build()
-    assert states(small_factory, "platform-bundle 1 wheels")[-2:] == ["splicing", "done"]
+    assert states(small_factory, "platform-bundle 1 wheels")[-2:] == ["packing", "done"]
     assert "downloading" in states(small_factory, "base bookworm")
     small_factory.watch.told.clear()
     small_factory.build()
     assert {state for _, state in small_factory.watch.told} == {"cached"}
+
+
+def test_bytes_are_counted_once_and_a_mod_waits_for_the_wheel_of_another_layer(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = edit("pure/__init__.py", "VALUE = 1\n", after="# more\n")
+    checks = [has("pure/__init__.py", "# more")]
+    write_mod(small_factory.replace_mods(), manifest("first", change, checks=checks, distribution="pure"))
+    totals: dict[str, int] = {}
+
+    def state(key: str, state: LayerState, _: int, total: int) -> None:
+        small_factory.watch.told.append((small_factory.watch.names[key], state))
+        if state == "downloading":
+            totals[key] = total
+
+    monkeypatch.setattr(small_factory.watch, "state", state)
+    [built] = small_factory.build()
+    files = {file.sha256 for layer in built.plan.layers for file in layer.inputs}
+    sizes = [small_factory.project.store.download(sha256).stat().st_size for sha256 in files]
+    assert sum(totals.values()) == sum(sizes)
+    assert states(small_factory, "mod first") == ["waiting for wheels", "waiting", "packing", "done"]
 
 
 def test_targets_of_one_call_share_their_layers(small_factory: SmallFactory) -> None:

@@ -2,18 +2,25 @@
 
 import gzip
 import json
+import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from docker.errors import DockerException
 
-from imagefactory.assemble.engines.differences import compare_named, unexpected_of
+from imagefactory.assemble.engines.differences import Pair, Summary, unexpected_of
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.engines.docker.daemon import open_saved
 from imagefactory.oci.compare import Difference
+from imagefactory.oci.layout import Layout
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.debs import link, member, tar_of
 from tests.fixtures.failures import raises
+from tests.fixtures.small_factory import CELL, SECOND, NotedReads, SmallFactory
 
 
 def tar(members: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
@@ -82,9 +89,37 @@ def test_stream_without_an_image_is_an_error(saved: bytes) -> None:
 
 
 def test_image_that_docker_does_not_have_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "image_id", lambda _: None)
+    monkeypatch.setattr(daemon, "inspect", lambda _: None)
     with raises("no-image", match="nothing:here"):
-        compare_named(Project(REPOSITORY), "nothing:here", "nothing:there")
+        Pair.named(Project(REPOSITORY), "nothing:here", "nothing:there")
+
+
+def test_one_image_is_never_read_and_of_two_first_the_layers_and_packages_are_told(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = small_factory.build(CELL, SECOND)
+    monkeypatch.setattr(daemon, "inspect", lambda _: {"Id": one.image.config_digest})
+    noted = NotedReads()
+    for name in (str(one.layout.folder), "small:loaded"):
+        pair = Pair.named(small_factory.project, str(one.layout.folder), name)
+        assert (pair.summary, pair.compare(noted)) == (None, ([], []))
+    pair = Pair.named(small_factory.project, str(one.layout.folder), str(other.layout.folder))
+    assert noted.read == []
+    assert pair.summary is not None
+    last = [plan.layers[-1] for plan in (one.plan, other.plan)]
+    assert {row[0] for row in pair.summary.layers} == {f"model {layer.name}" for layer in last}
+    assert pair.summary.equal == len(one.plan.layers) - 1
+    assert pair.compare(noted)[0]
+    assert {*noted.read} >= {f"model {layer.name}" for layer in last}
+
+
+def test_packages_of_other_versions_are_told(small_factory: SmallFactory) -> None:
+    [one] = small_factory.build()
+    plan = one.plan.model_dump_json().replace("platform-3.0", "platform-4.0")
+    other = small_factory.root / "other"
+    shutil.copytree(one.layout.folder, other)
+    (other / "plan.json").write_text(plan)
+    assert ("platform", "3.0", "4.0") in Summary.of(one.layout, Layout(other)).packages
 
 
 SITE = "opt/venv/lib/python3.11/site-packages"
@@ -110,3 +145,34 @@ SITE = "opt/venv/lib/python3.11/site-packages"
 )
 def test_only_differences_of_engines_are_expected(difference: Difference, *, expected: bool) -> None:
     assert unexpected_of([difference]) == ([] if expected else [difference])
+
+
+class Client:
+    """A daemon that takes an image, and reports what it unpacks."""
+
+    def __init__(self, answers: list[dict[str, Any]]) -> None:
+        self.answers, self.api, self.images, self.sent = answers, self, self, 0
+
+    def ping(self) -> None: ...
+
+    def load_image(self, stream: Iterator[bytes], *, quiet: bool) -> Iterator[dict[str, Any]]:
+        assert not quiet
+        self.sent = sum(map(len, stream))
+        return iter(self.answers)
+
+    def get(self, _: str) -> SimpleNamespace:
+        return SimpleNamespace(id="sha256:1")
+
+
+def test_a_load_tells_what_was_sent_and_unpacked(small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    [built] = small_factory.build()
+    total, told = built.layout.size(), list[tuple[str, int, int]]()
+    progress = [{"id": name, "progressDetail": {"current": 7, "total": 9}} for name in ("a", "a", "b")]
+    client = Client([{"status": "Loading"}, {"progressDetail": {}}, *progress])
+    monkeypatch.setattr(daemon, "client_for", lambda *_: nullcontext(client))
+    assert daemon.load(built.layout, "x", lambda *report: told.append(report)) == "sha256:1"
+    assert [row[1] for row in told if row[0] == "sending"][-1] == client.sent > total
+    assert [row[1:] for row in told if row[0] == "unpacking"] == [(7, total), (7, total), (14, total)]
+    client.answers = [{"error": "no space left"}]
+    with pytest.raises(DockerException, match="no space left"):
+        daemon.load(built.layout, "x")

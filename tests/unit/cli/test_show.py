@@ -58,12 +58,12 @@ def log() -> Console:
 def test_the_table_shows_the_state_bytes_and_rate_of_layers() -> None:
     display = Display()
     display.layers(LAYERS[:2])
-    display.state(LAYERS[0].key, "splicing", 1_500_000, 3_000_000)
+    display.state(LAYERS[0].key, "packing", 1_500_000, 3_000_000)
     display.state(LAYERS[1].key, "cached", 5_000, 5_000)
     _, first, second, total = shown(display)
-    assert re.fullmatch(r"wheel package-0 +splicing +1.5 MB of 3.0 MB +.*/s", first)
+    assert re.fullmatch(r"wheel package-0 +packing +1.5 MB of 3.0 MB +.*/s", first)
     assert re.fullmatch(r"wheel package-1 +cached +5.0 kB", second)
-    assert total == "1 of 2 layers are ready"
+    assert total == "1 of 2 layers ready"
 
 
 @pytest.mark.parametrize("height", [3, 24])
@@ -72,19 +72,19 @@ def test_the_table_fits_the_terminal_and_keeps_layers_in_progress(height: int) -
     display.layers(LAYERS)
     for item in LAYERS[:30]:
         display.state(item.key, "done", 1, 1)
-    display.state(LAYERS[35].key, "splicing", 1, 2)
+    display.state(LAYERS[35].key, "packing", 1, 2)
     display.state(LAYERS[39].key, "downloading", 1, 2)
     lines = shown(display, height)
     assert len(lines) <= height
     assert any("package-35" in line for line in lines)
     assert any("package-39" in line for line in lines) or height == 3
-    assert lines[-1] == "30 of 40 layers are ready"
+    assert lines[-1] == "30 of 40 layers ready"
 
 
 def test_a_log_has_one_line_for_each_finished_layer_or_pushed_blob(log: Console) -> None:
     display = Display(log)
     display.layers(LAYERS[:2])
-    for state in ("waiting", "downloading", "splicing", "splicing", "done"):
+    for state in ("waiting", "downloading", "packing", "packing", "done"):
         display.state(LAYERS[0].key, state, 2000, 2000)
     display.state(LAYERS[1].key, "cached", 10, 10)
     display.blobs({Digest("sha256:a"): "wheel torch"})
@@ -103,7 +103,7 @@ def test_the_display_suits_the_console(log: Console) -> None:
         with watching(console) as watch:
             watch.layers(LAYERS[:1])
             watch.state(LAYERS[0].key, "done", 1, 1)
-    assert "1 of 1 layers are ready" in text(screen)
+    assert "1 of 1 layer ready" in text(screen)
     assert text(log) == "done     wheel package-0 (0.0 kB)\n"
 
 
@@ -121,9 +121,28 @@ def test_progress_never_exceeds_its_total_and_a_log_mentions_slow_layers(log: Co
     display, plain = Display(), Display(log, every=0)
     for one in (display, plain):
         one.layers(LAYERS[:1])
-        one.state(LAYERS[0].key, "splicing", 583_300_000, 578_100_000)
+        one.state(LAYERS[0].key, "packing", 583_300_000, 578_100_000)
     assert "583.3" not in "".join(shown(display)) + text(log)
-    assert "splicing     wheel package-0: 578.1 MB of 578.1 MB" in text(log)
+    assert "packing      wheel package-0: 578.1 MB of 578.1 MB" in text(log)
+
+
+def test_a_log_says_what_waits_for_wheels_and_how_far_an_image_is_on_its_way(log: Console) -> None:
+    display = Display(log, every=0)
+    display.layers(LAYERS[:3])
+    display.state(LAYERS[0].key, "waiting for wheels", 0, 0)
+    display.state(LAYERS[1].key, "waiting for wheels", 0, 0)
+    display.state(LAYERS[2].key, "downloading", 5_000, 10_000)
+    display.images(["spark-vllm:tiny"])
+    for state in ("sending", "unpacking", "loaded"):
+        display.state("spark-vllm:tiny", state, 2_000, 2_000)
+    assert text(log).splitlines()[-5:] == [
+        "downloading  wheel package-2: 5.0 kB of 10.0 kB",
+        "waiting for wheels: wheel package-0, wheel package-1",
+        "sending      spark-vllm:tiny: 2.0 kB of 2.0 kB",
+        "unpacking    spark-vllm:tiny: 2.0 kB of 2.0 kB",
+        "loaded   spark-vllm:tiny (2.0 kB)",
+    ]
+    assert shown(display)[-1] == "1 of 1 image ready"
 
 
 @pytest.mark.parametrize("sign", ["\x1b[2J", "\x9b2J", "\r", "\u202e", "\u2028"])

@@ -11,6 +11,7 @@ from typing import Self
 import pytest
 import yaml
 
+from imagefactory.errors import RegistryError
 from imagefactory.launch import prepare as prepare_module
 from imagefactory.launch.prepare import image_to_run, image_to_show, make_room, with_settings
 from tests.fixtures.failures import raises
@@ -75,7 +76,7 @@ class Registry:
     def __init__(self, digest: str | None) -> None:
         self.digest = digest
 
-    def open(self, _: str) -> Registry:
+    def open(self, _: str, retry: object = None) -> Registry:  # noqa: ARG002 - as the real one
         return self
 
     def __enter__(self) -> Self:
@@ -88,39 +89,59 @@ class Registry:
         return self.digest
 
 
+class Silent:
+    """A registry that does not answer."""
+
+    def open(self, _: str, retry: object = None) -> Registry:  # noqa: ARG002 - as the real one
+        raise RegistryError("registry-unreachable", "No answer.", where="x", why="No route to host.", fix="Wait.")
+
+
 def test_the_image_is_the_loaded_one_else_the_built_one_else_the_published_one(
     small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = small_factory.project
     loaded: dict[str, str] = {}
+    said: list[str] = []
     monkeypatch.setattr(prepare_module, "image_id", loaded.get)
     monkeypatch.setattr(prepare_module, "load", lambda layout, _: f"loaded {layout.config_digest()}")
     monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/me/images")
     with raises("no-image", match="is not built here") as caught:
-        image_to_run(project, CELL)
+        image_to_run(project, CELL, said.append)
     assert caught.value.fix == f"Run `./inv build --target {CELL}/{CELL.machine}`."
     monkeypatch.delenv("FACTORY_REGISTRY")
     small_factory.edit_matrix("registry.example/factory/small", "ghcr.io/OWNER/small")
     with raises("no-image", match="is not built here"):
-        image_to_show(small_factory.project, CELL)
+        image_to_show(small_factory.project, CELL, said.append)
     monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/me/images")
     [built] = small_factory.build()
     published = f"registry.example/me/images@{built.image.digest}"
     config = built.layout.config_digest()
-    assert image_to_run(project, CELL) == f"loaded {config}"
-    assert image_to_show(project, CELL) == published
+    assert image_to_run(project, CELL, said.append) == f"loaded {config}"
+    assert said[-1].startswith(f"loading images:{CELL.slug} into Docker: ")
+    monkeypatch.setattr(prepare_module, "Repository", Registry(None))
+    with raises("no-image", match="is not published") as caught:
+        image_to_show(project, CELL, said.append)
+    assert caught.value.fix.startswith(f"Run `./inv load --target {CELL.full_target}`;")
+    monkeypatch.setattr(prepare_module, "Repository", Silent())
+    assert image_to_show(project, CELL, said.append) == published
+    assert said[-1].startswith("whether registry.example/me/images has this image is not known")
+    monkeypatch.setattr(prepare_module, "Repository", Registry(built.image.digest))
+    assert image_to_show(project, CELL, said.append) == published
     monkeypatch.delenv("FACTORY_REGISTRY")
     with raises("no-image", match="Docker does not have"):
-        image_to_show(small_factory.project, CELL)
+        image_to_show(small_factory.project, CELL, said.append)
     monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/me/images")
     loaded[f"images:{CELL.slug}"] = config
-    assert image_to_run(project, CELL) == image_to_show(project, CELL) == config
+    assert image_to_run(project, CELL, said.append) == image_to_show(project, CELL, said.append) == config
     shutil.rmtree(built.layout.folder)
     monkeypatch.setattr(prepare_module, "Repository", Registry(built.image.digest))
-    assert image_to_run(project, CELL) == image_to_show(project, CELL) == published
+    assert image_to_run(project, CELL, said.append) == image_to_show(project, CELL, said.append) == published
     monkeypatch.setattr(prepare_module, "Repository", Registry(None))
     with raises("no-image", match="is not built here"):
-        image_to_run(project, CELL)
+        image_to_run(project, CELL, said.append)
+    with raises("no-image", match="is not published") as caught:
+        image_to_show(project, CELL, said.append)
+    assert caught.value.fix.startswith(f"Run `./inv build --target {CELL.full_target}`, then `./inv load ")
 
 
 def fake_docker(folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> Path:

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.oci.compare import Difference, diff_images
+from imagefactory.oci.compare import Difference, Opened, diff_images, diff_layouts
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout, write_layout
+from imagefactory.oci.listing import read_listing
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan, make_image
 from imagefactory.store.atomic import adopt
 from imagefactory.store.cache import Store
-from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+from tests.fixtures.small_factory import CELL, SECOND, NotedReads, SmallFactory
 from tests.unit.oci.test_listing import write
 
 
@@ -45,7 +46,7 @@ def stack(small_factory: SmallFactory, tmp_path: Path) -> Stack:
 
 
 def differences(stack: Stack, left: Layout, right: Layout) -> list[tuple[str, str, str, str]]:
-    return [(d.path, d.field, d.left, d.right) for d in diff_images(left, right, stack.store)]
+    return [(d.path, d.field, d.left, d.right) for d in diff_layouts(left, right, stack.store, NotedReads())]
 
 
 def test_paths_contents_and_modes_are_compared(stack: Stack) -> None:
@@ -85,6 +86,49 @@ def test_layers_are_merged_before_they_are_compared(stack: Stack, name: str) -> 
 
 def test_configurations_are_compared(small_factory: SmallFactory) -> None:
     one, other = small_factory.build(CELL, SECOND)
-    found = diff_images(one.layout, other.layout, Store(small_factory.cache))
-    assert {"Labels"} <= {row.field for row in found if row.path == "(config)"}
+    found = diff_layouts(one.layout, other.layout, Store(small_factory.cache), NotedReads())
+    assert "Labels imagefactory.model" in {row.field for row in found if row.path == "(config)"}
     assert Difference("opt/models/tiny/config.json", "presence", "there", "missing") in found
+
+
+def folder(path: str, mode: int = 0o755) -> Entry:
+    return Entry(ImagePath(path), EntryKind.DIRECTORY, mode)
+
+
+BASE, OLD, NEW, TOP = (
+    [file("etc/a"), file("lib/x", b"x"), folder("lib", 0o700)],
+    [file("app/a", b"1"), file("app/b")],
+    [file("app/a", b"2"), file("app/c")],
+    [file("app/b", b"top")],
+)
+STACKS: dict[str, tuple[list[list[Entry]], list[list[Entry]]]] = {
+    "one layer is new": ([BASE, OLD], [BASE, NEW]),
+    "a shared layer on top decides": ([BASE, OLD, TOP], [BASE, NEW, TOP]),
+    "a shared layer below shows through": ([TOP, [file("app/b")]], [TOP, [file("etc/z")]]),
+    "a folder shows through": ([BASE, [file("app/a"), folder("lib")]], [BASE, NEW]),
+    "a file of both hides a new folder": ([[file("lib/y")], [file("lib")]], [[file("etc/z")], [file("lib")]]),
+    "a layer changed its place": ([BASE, TOP, OLD], [BASE, OLD, TOP]),
+    "a new layer lies deeper": ([OLD, TOP, BASE], [BASE, OLD, TOP, NEW]),
+    "a layer deletes what another has": ([BASE, OLD], [BASE, [file("etc/.wh.a")]]),
+    "a file took a folder's place": ([BASE, [file("etc/b")]], [BASE, [file("lib")]]),
+    "all are equal": ([BASE, OLD], [BASE, OLD]),
+}
+
+
+def whole(image: Layout) -> Opened:
+    return Opened(image.config(), [read_listing(image.blob(digest)) for digest in image.layer_digests()])
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known paths", "unknown paths"])
+@pytest.mark.parametrize("name", STACKS)
+def test_layers_that_both_images_have_are_not_read_in_vain(stack: Stack, name: str, *, known: bool) -> None:
+    layers, others = STACKS[name]
+    left, right, noted = stack.image(*layers), stack.image(*others), NotedReads()
+    paths = {stack.layer(*entries).digest: [str(entry.path) for entry in entries] for entries in [*layers, *others]}
+    found = diff_layouts(left, right, stack.store, noted, paths.get if known else lambda _: None)
+    whole = [
+        Opened(side.config(), [read_listing(side.blob(one)) for one in side.layer_digests()]) for side in (left, right)
+    ]
+    assert found == diff_images(*whole)
+    reads = {"one layer is new": 2 + (not known), "all are equal": 0}
+    assert len(noted.read) == reads.get(name, len(noted.read))

@@ -6,11 +6,11 @@ import io
 import json
 import posixpath
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import docker
 import requests
@@ -22,6 +22,7 @@ from imagefactory.oci.compare import Opened
 from imagefactory.oci.entry import INFLATE_ERROR
 from imagefactory.oci.layout import Layout, archive
 from imagefactory.oci.listing import ListedPath, read_stream
+from imagefactory.store.progress import Progress, counted
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -65,14 +66,33 @@ def refuse_foreign(daemon: Daemon, platform: str) -> None:
     )
 
 
-def load(layout: Layout, name: str) -> str:
+Loading = Callable[[Literal["sending", "unpacking"], int, int], None]
+"""Receives the bytes that were sent or unpacked so far, and all of them."""
+
+
+def load(layout: Layout, name: str, tell: Loading = lambda *_: None) -> str:
     """Stream an image into the daemon without a temporary file; return its id."""
+    total = layout.size()
     fix = "Start Docker, check DOCKER_HOST, its free disk, and that its platform is the image's."
     with client_for("docker load", "The Docker daemon did not accept the image.", fix) as client:
         client.ping()
-        _refuse_errors(client.api.load_image(archive(layout, name), quiet=True))
+        stream = counted(archive(layout, name), lambda done: tell("sending", done, total))
+        # Daemons report what they unpack, if they are not asked to be quiet.
+        _refuse_errors(
+            _unpacked(client.api.load_image(stream, quiet=False), lambda done: tell("unpacking", done, total))
+        )
         image: str = client.images.get(name).id
     return image
+
+
+def _unpacked(answers: Iterable[Mapping[str, Any]], tell: Progress) -> Iterator[Mapping[str, Any]]:
+    layers: dict[str, int] = {}
+    for answer in answers:
+        current = (answer.get("progressDetail") or {}).get("current")
+        if isinstance(current, int):
+            layers[str(answer.get("id"))] = current
+            tell(sum(layers.values()))
+        yield answer
 
 
 def _refuse_errors(answers: Iterable[Mapping[str, Any]]) -> None:
@@ -92,9 +112,10 @@ def remove_name(name: str) -> None:
         client.images.remove(name, noprune=False)
 
 
-def open_image(name: str) -> Opened:
-    """Read an image of the daemon from its stream, without writing it to disk."""
-    if image_id(name) is None:
+def require(name: str) -> Mapping[str, Any]:
+    """Return the attributes of an image, or raise an error if the daemon lacks it."""
+    attributes = inspect(name)
+    if attributes is None:
         raise BuildError(
             "no-image",
             f"Docker has no image {name}.",
@@ -102,8 +123,13 @@ def open_image(name: str) -> Opened:
             why="No target, OCI layout or image of the daemon has this name.",
             fix="Build it first: `./inv build --engine docker --target ...`; `docker images` lists what is there.",
         )
+    return attributes
+
+
+def open_image(name: str, tell: Progress = lambda _: None) -> Opened:
+    """Read an image of the daemon from its stream, without writing it to disk."""
     with client_for("docker save", "The Docker daemon cannot export the image.") as client:
-        return open_saved(client.api.get_image(name), name)
+        return open_saved(counted(client.api.get_image(name), tell), name)
 
 
 def open_saved(chunks: Iterator[bytes], name: str) -> Opened:

@@ -22,7 +22,7 @@ from imagefactory.plan.plan import Plan, WheelLayer, make_image
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import refuse_changed
-from imagefactory.store.progress import Say
+from imagefactory.store.progress import Say, count
 
 LOG = "docker-build.log"
 _SHOWN = 12  # lines of a failed build to show; the log has all of them
@@ -66,7 +66,7 @@ def build_image(
             daemon.load(base, base_name)
         dockerfile = write(project, plan)
         wheels = sum(len(layer.inputs) for layer in plan.layers if isinstance(layer, WheelLayer))
-        say(f"putting the build context together: {wheels} wheels as hard links")
+        say(f"putting the build context together: {count(wheels, 'wheel')} as hard links")
         try:
             plan_context(project, plan).put_together(context, project.store, mods.files)
             arguments = build_arguments(plan, dockerfile, name, base, builder=builder, caches=caches)
