@@ -1,12 +1,10 @@
 """What changes for an owner who goes from one image to another, and how to go back, in plain words.
 
-Owners name images by digest, by a tag and a day, or by a version that is locked. The command `upgrade`, the site, its
-feed and the notes of a night show the same lines of Markdown.
+The command `upgrade`, the site, its feed and the notes of a night show the same lines of Markdown.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -15,20 +13,12 @@ from imagefactory.check.bench.comparison import compare, refuse_incomparable
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.errors import UsageError
 from imagefactory.lock.flag_records import FlagLock, recorded_version
-from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import make_plan
-from imagefactory.project.cells import Cell, default_version, known_faults, reason_excluded
+from imagefactory.project.cells import Cell, known_faults
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name, version_key
-from imagefactory.project.targets import host_machine, select_one
-from imagefactory.publish.catalog import Catalog, Published
-from imagefactory.publish.dossier import Dossier
-from imagefactory.publish.image_contents import Contents, contents_in_registry, contents_of_plan
-from imagefactory.publish.rollback import day_of
-from imagefactory.publish.stored_catalog import read_catalog
-from imagefactory.publish.tags import LATEST, NIGHTLY_VERSION
+from imagefactory.publish.catalog import Catalog
+from imagefactory.publish.image_contents import Contents
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import size
 
@@ -37,9 +27,6 @@ Changes = dict[str, tuple[str | None, str | None]]
 OF_ONE_IMAGE: Final = ("**To pull**", "**Speed**", "**Answers**", "**Go back**")
 """How the lines begin that are different for images that change alike."""
 _MAY_DIFFER: Final = ("image", "server", "mods", "model", "drafter", "tool", "kernel")
-_DIGEST: Final = re.compile(r"(?:.*@)?(?:sha256:)?([0-9a-f]{6,64})")
-_VERSION: Final = re.compile(rf"(?:(?:{'|'.join(TITLES)})-)?\d+\.\d[\w.-]*|{NIGHTLY_VERSION}")
-_TAG: Final = re.compile(r"(?:.*:)?([\w.-]+?)(?:@(\d{4}-\d\d-\d\d))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -279,81 +266,3 @@ def _moved(old: str | None, new: str | None) -> str:
 def _code(text: str) -> str:
     """Format text as code; it may come from a registry, and must not end the code itself."""
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"
-
-
-def find_pair(project: Project, cell: Cell, have: str, want: str) -> tuple[Contents, Contents, Catalog]:
-    """Find two images, and the catalog; without `want`, the second is the newest one for whoever has the first.
-
-    Versions of the matrix mean the locked images of the cell's model and arch, and need no registry.
-    """
-    if _is_version(have) and (not want or _is_version(want)):
-        before = _locked(project, cell, have)
-        newer = want or newest_version(project.matrix, before.cell)
-        return before, _locked(project, cell, newer), Catalog()
-    with Repository.open(project.matrix.require_registry()) as repository:
-        catalog = read_catalog(repository).catalog
-        if _is_version(have):
-            before, newest = _locked(project, cell, have), None
-        else:
-            image, newest = find_published(catalog, have)
-            before = contents_in_registry(Dossier.read(repository, image.digest))
-        if _is_version(want):
-            return before, _locked(project, before.cell, want), catalog
-        after = find_published(catalog, want)[0] if want or newest is None else newest
-        return before, contents_in_registry(Dossier.read(repository, after.digest)), catalog
-
-
-def _is_version(named: str) -> bool:
-    return _VERSION.fullmatch(named) is not None
-
-
-def find_published(catalog: Catalog, named: str) -> tuple[Published, Published]:
-    """Find an image by a digest, the start of one, or TAG[@DAY]; also the one that its owner gets today."""
-    if digits := _DIGEST.fullmatch(named):
-        matches = [image for image in catalog.images if image.digest.removeprefix("sha256:").startswith(digits[1])]
-        why = f"{'several images begin' if matches else 'no image of the catalog begins'} with {digits[1]}"
-    else:
-        parsed = _TAG.fullmatch(named)
-        tag, day = (parsed[1], parsed[2]) if parsed else (named, "")
-        matches = [image for image in [_named(catalog, tag, day)] if image]
-        why = f"the catalog has no tag {tag!r}" + (f" on {day}" if day else "")
-    if len(matches) != 1:
-        raise UsageError(
-            "never-published",
-            f"There is no such image: {why}.",
-            where=f"the catalog, {named!r}",
-            why="An image is named by its digest or the start of it, by a tag with or without a day, or by a version.",
-            fix="`docker image ls --digests` shows what you have; `./inv catalog` and `./inv history` list images.",
-        )
-    return matches[0], newest_for(catalog, matches[0])
-
-
-def newest_version(matrix: Matrix, cell: Cell) -> str:
-    """Return the version that follows a cell's: the default, or of another server the newest; its own if none does."""
-    versions, default = matrix.versions, default_version(matrix, cell.model)
-    releases = [name for name, version in versions.items() if server_name(name) == cell.server and version.release]
-    fitting = [name for name in releases if reason_excluded(matrix, replace(cell, version=name)) is None]
-    newest = max(fitting, key=lambda name: versions[name].version, default=cell.version)
-    follows = default if server_name(default) == cell.server else newest
-    return follows if versions[follows].version > versions[cell.version].version else cell.version
-
-
-def newest_for(catalog: Catalog, image: Published) -> Published:
-    """Return what the owner of an image gets today, by the most general tag that the image ever had."""
-    # A shorter tag is more general: MODEL, MODEL-vVLLM. What `latest` names may become another model.
-    tags = sorted(catalog.tags_of(image.digest) - {LATEST}, key=len)
-    return catalog.current(tags, image.platform) or image
-
-
-def _named(catalog: Catalog, tag: str, day: str | None) -> Published | None:
-    last = day_of(day) if day else None
-    moves = [event for event in catalog.moves([tag]) if last is None or event.time.date() <= last]
-    images = moves[-1].moved[tag].images if moves else {}
-    digest = images.get(f"linux/{host_machine()}") or next(iter(images.values()), catalog.owners.get(tag))
-    return catalog.image(digest) if digest else None
-
-
-def _locked(project: Project, cell: Cell, version: str) -> Contents:
-    named = select_one(project.matrix, f"{cell.model}@{version}/{cell.arch}/{cell.machine}")
-    plan = make_plan(project, named)
-    return contents_of_plan(project, plan, KnownLayers(project.known_layers).image(plan))

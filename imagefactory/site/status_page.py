@@ -12,8 +12,9 @@ from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import Published
 from imagefactory.publish.history import changes, current_images, steps
 from imagefactory.publish.image_contents import Contents, contents_of_plan
+from imagefactory.publish.owned_image import newest_for, newest_version
 from imagefactory.publish.tag_owners import moving_tags
-from imagefactory.publish.upgrade import Known, compare_contents, lines, newest_for, newest_version
+from imagefactory.publish.upgrade import Known, compare_contents, lines
 from imagefactory.publish.vulnerabilities import SEVERITIES, Vulnerability
 from imagefactory.site.image_page import ImagePage
 from imagefactory.site.stock import Stock

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from packaging.utils import canonicalize_name
 
+from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.ci.run_summary import night_notes
 from imagefactory.errors import RegistryError
@@ -16,24 +17,24 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
-from imagefactory.publish.catalog import Catalog
+from imagefactory.publish.catalog import Catalog, Pointer
 from imagefactory.publish.history import steps
 from imagefactory.publish.image_contents import Contents, contents_of_plan
+from imagefactory.publish.owned_image import find_pair, find_published, newest_version
 from imagefactory.publish.upgrade import (
     Known,
     Upgrade,
     compare_contents,
-    find_pair,
-    find_published,
     lines,
     markdown,
-    newest_version,
 )
 from imagefactory.store.digests import Digest
 from tests.fixtures.benchmarks import BOUND, result
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
+from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_catalogs import CELL, OLDER, TAGS, digest, event, image, promoted, rolled_back
+from tests.fixtures.small_factory import SmallFactory
 
 COMMITTED = Project(REPOSITORY)
 VERSIONS = ("0.20.2", "0.28.0", "0.32.0")
@@ -216,12 +217,48 @@ def test_a_version_is_followed_by_the_default_one_and_by_none_that_is_not_newer(
 
 
 def test_versions_need_no_registry_and_a_mistyped_one_is_not_taken_for_a_tag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefactory.publish.upgrade.Repository", None)
+    monkeypatch.setattr("imagefactory.publish.owned_image.Repository", None)
     cell = select_one(COMMITTED.matrix, "gemma4-31b")
     before, after, _ = find_pair(COMMITTED, cell, "0.28.0", "")
     assert [one.cell.version for one in (before, after)] == ["0.28.0", COMMITTED.matrix.defaults.vllm]
     with raises("unknown-name"):
         find_pair(COMMITTED, cell, "0.18", "")
+
+
+class Silent:
+    """A registry that does not answer."""
+
+    @staticmethod
+    def open(_: str) -> None:
+        raise RegistryError("registry-unreachable", "No answer.", where="x", why="No route to host.", fix="Wait.")
+
+
+def test_an_image_of_this_checkout_is_found_by_its_digest_its_id_and_what_docker_knows_of_it(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefactory.publish.owned_image.Repository", Silent)
+    in_docker: dict[str, dict[str, object]] = {}
+    monkeypatch.setattr(daemon, "inspect", in_docker.get)
+    project = small_factory.project
+    [built] = small_factory.build()
+    digest, identity = built.image.digest, built.image.config_digest
+    in_docker["123456abcdef"] = {"RepoDigests": None, "Config": {"Labels": {"imagefactory.plan": built.plan.key}}}
+    in_docker["abcdef123456"] = {"RepoDigests": [f"small@{digest}"], "Config": {"Labels": None}}
+    for named in (digest, digest[7:19], digest[7:13], identity, identity[7:19], "123456abcdef", "abcdef123456"):
+        before, after, _ = find_pair(project, built.plan.cell, named, "")
+        assert (before.cell, before.digest, after.digest) == (built.plan.cell, digest, digest)
+    with raises("registry-unreachable"):
+        find_pair(project, built.plan.cell, "0" * 12, "")
+
+
+def test_an_index_stands_for_the_image_of_this_machine(catalog: Catalog) -> None:
+    other = replace(image("e"), platform=next(one for one in ("linux/arm64", "linux/amd64") if one != PLATFORM))
+    here = replace(image("f"), platform=PLATFORM)
+    catalog = promoted(catalog, here, 5)
+    moved = {"gemma": Pointer(digest("9"), {other.platform: other.digest, here.platform: here.digest})}
+    catalog = catalog.with_event(replace(event("promote", other, 6, ()), moved=moved), other)
+    for named in (digest("9"), f"ghcr.io/you/images@{digest('9')}", digest("9")[7:19]):
+        assert find_published(catalog, named)[0] == here
 
 
 def test_each_step_knows_what_users_of_its_tags_had_before(catalog: Catalog) -> None:
