@@ -39,4 +39,4 @@ for step in range(STEPS):
         sys.stderr.write(f"{step} {loss.item():.3f}\n")
 weights = {name: value.to(torch.bfloat16).contiguous() for name, value in model.state_dict().items()}
 weights.pop("lm_head.weight", None)  # tied to the embedding
-save_file(weights, ROOT / "tests" / "trained" / "model.safetensors", metadata={"format": "pt"})
+save_file(weights, ROOT / "data" / "trained_model" / "model.safetensors", metadata={"format": "pt"})

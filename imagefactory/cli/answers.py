@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from invoke.exceptions import Exit
+
 from imagefactory.cli import options
 from imagefactory.cli.command import command, say, show
 
 if TYPE_CHECKING:
     from imagefactory.check.answers.result import AnswersResult
     from imagefactory.project.project import Project
+
+CANNOT_TELL = 15  # an exit code that no class of errors has
 
 
 @command(
@@ -51,7 +55,10 @@ def compare(
     set: list[str],
     again: str = "",
 ) -> None:
-    """Judge whether two results, images or settings give the same answers; the exit code is 1 if they changed."""
+    """Judge whether two results, images or settings give the same answers.
+
+    The exit code is 1 if they changed, and 15 if that cannot be told.
+    """
     from imagefactory.check.answers.comparison import change, figures, judge
     from imagefactory.cli.show.bench_tables import behaviour_line, figures_table
 
@@ -69,7 +76,22 @@ def compare(
         print(behaviour_line(difference))
     print(f"{verdict}: {why} (what differs: {what})")
     if verdict != "same":
-        raise SystemExit(1)
+        raise Exit(code=1 if verdict == "changed" else CANNOT_TELL)
+
+
+@command("answers")
+def example(project: Project) -> None:
+    """Put a small trained model among the downloaded ones, to see with tiny/cpu what counts as a change."""
+    from imagefactory.check.answers.example import NAME, SETTINGS, write_example
+    from imagefactory.launch.docker_run import HUB_CACHE
+    from imagefactory.plan.serve.image_paths import MODEL_CACHE
+    from imagefactory.store.paths import expand_home
+
+    folder = expand_home(HUB_CACHE, "HOME") / NAME
+    write_example(project.root, folder)
+    say(f"{folder}: written; containers find it with these settings:")
+    settings = {"MODEL_PATH": f"{MODEL_CACHE}/{NAME}"} | SETTINGS
+    print(" ".join(f"--set {name}={value}" for name, value in settings.items()))
 
 
 def _measured(project: Project, name: str, settings: list[str]) -> AnswersResult:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
 from imagefactory.cli.command import command, say, select_one, show
+from imagefactory.store.progress import count
 
 if TYPE_CHECKING:
     from imagefactory.check.bench.measuring import Bench
@@ -165,4 +166,4 @@ def check(project: Project, base: str = "") -> None:
             unchanged = unchanged_files(project.root, folder)
     layers = KnownLayers(project.known_layers)
     digests = {image.digest for plan in locked_plans(project) if (image := layers.image(plan))}
-    say(f"{check_shared(project.root, digests, unchanged)} results are plausible")
+    say(f"plausible: {count(check_shared(project.root, digests, unchanged), 'result')}")

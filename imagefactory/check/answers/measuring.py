@@ -24,7 +24,16 @@ from imagefactory.check.answers.result import (
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import this_machine
 from imagefactory.check.bench.result import BenchMachine, BoundTo
-from imagefactory.check.bench.running import DRAFTER, START_LIMIT, bound_to, containers_of, result_file, server_options
+from imagefactory.check.bench.running import (
+    DRAFTER,
+    START_LIMIT,
+    bound_to,
+    containers_of,
+    keeping_log,
+    result_file,
+    server_options,
+)
+from imagefactory.check.smoke.containers import ContainerError
 from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
@@ -149,14 +158,19 @@ def measure_image(
     bound = bound_to(project, subject, settings)
     say(f"starting {subject.cell}")
     options = (*server_options(project, subject, _alone(settings)), *volume)
-    with (
-        containers_of(subject) as (image, containers),
-        tempfile.TemporaryDirectory() as folder,
-        containers.serve(image, Path(folder), options=options) as server,
-    ):
-        say(f"ready after {server.wait_until_healthy(START_LIMIT):.1f} s")
-        endpoint = Endpoint(server.address, server.key, server.container)
-        result = measure_endpoint(project.root, endpoint, bound, this_machine(server.container), say)
-    path = result_file(project, "answers", result.started, bound.target)
+    path = result_file(project, "answers", datetime.now(UTC), bound.target)
+    try:
+        with (
+            containers_of(subject) as (image, containers),
+            tempfile.TemporaryDirectory() as folder,
+            containers.serve(image, Path(folder), options=options) as server,
+            keeping_log(server, path),
+        ):
+            say(f"ready after {server.wait_until_healthy(START_LIMIT):.1f} s")
+            endpoint = Endpoint(server.address, server.key, server.container)
+            result = measure_endpoint(project.root, endpoint, bound, this_machine(server.container), say)
+    except ContainerError as error:
+        what, fix = "The server cannot be measured.", "Read the server's log, and measure again."
+        raise CheckError("answers-incomplete", what, where=str(subject.cell), why=f"{error}", fix=fix) from None
     result.write(path)
     return result, path

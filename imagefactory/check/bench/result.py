@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, Field, model_validator
 from imagefactory.errors import InputError
 from imagefactory.project.data import DATA
 from imagefactory.project.locks.files import Document, Frozen
+from imagefactory.store.progress import count
 
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
 _KEY: Final = r"^([0-9a-f]{64})?$"
@@ -288,7 +289,7 @@ def _problems(result: BenchResult, *, gone: bool) -> Iterator[str]:
 
 def _implausible(measurement: Measurement) -> Iterator[str]:
     if measurement.failed:
-        yield f"{measurement.failed} requests failed"
+        yield f"failed: {count(measurement.failed, 'request')}"
     if not 0 < measurement.tokens_per_second < _MOST:
         yield f"{measurement.tokens_per_second} tokens per second"
     elif (

@@ -22,10 +22,10 @@ from imagefactory.check.bench.measuring import (
 )
 from imagefactory.check.bench.profiles import load_profiles
 from imagefactory.check.bench.result import BenchResult, BoundTo, MeasuredStart
-from imagefactory.check.bench.tool import command_in
-from imagefactory.check.smoke.containers import Containers, RunningServer
+from imagefactory.check.bench.tool import ToolError, command_in
+from imagefactory.check.smoke.containers import ContainerError, Containers, RunningServer
 from imagefactory.check.smoke.subject import Subject, in_daemon, plan_of
-from imagefactory.errors import UsageError
+from imagefactory.errors import CheckError, UsageError
 from imagefactory.launch.docker_run import HUB_CACHE
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
@@ -33,6 +33,7 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.counterparts import has_gpu
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM
+from imagefactory.store.atomic import write_text
 from imagefactory.store.paths import expand_home
 from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
@@ -66,6 +67,7 @@ def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, 
             with (
                 tempfile.TemporaryDirectory() as folder,
                 containers.serve(image, Path(folder), options=options) as server,
+                keeping_log(server, record.path),
             ):
                 _start_and_measure(bench, record, server, cache, say)
     return record.result, record.path
@@ -114,6 +116,22 @@ def containers_of(subject: Subject) -> Iterator[tuple[str, Containers]]:
             yield image, containers
         finally:
             containers.remove_all()
+
+
+@contextmanager
+def keeping_log(server: RunningServer, beside: Path) -> Iterator[None]:
+    """If the block fails, keep the server's log beside a result, and name the file in the error."""
+    try:
+        yield
+    except (CheckError, ContainerError, ToolError) as error:
+        path = beside.with_suffix(".log")
+        write_text(path, server.container.log)
+        named = "/".join(path.parts[-3:])  # build/KIND/NAME: the reason may go into a result that others read
+        if not isinstance(error, CheckError):
+            error.args = (f"{error} (the whole log is {named})",)
+            raise
+        fix = f"Read the server's log, {named}."
+        raise CheckError(error.name, error.what, where=error.where, why=error.why, fix=fix) from None
 
 
 def result_file(project: Project, kind: str, started: datetime, name: str) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from tests.fixtures.benchmarks import BOUND, MACHINE, result
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.inv import Inv
+from tests.unit.check.answers.test_comparison import PLACES, measured
 
 
 @pytest.fixture
@@ -40,6 +41,27 @@ def test_a_comparison_that_tells_nothing_says_so_and_why(results: Inv) -> None:
     assert re.search(r"tokens/s +all .* too noisy to tell *$", done.stdout, re.MULTILINE)
     assert "too noisy: load was up to 9.5 on 2 CPUs before the starts; " in done.stderr
     assert "too noisy" not in results("bench.compare", "a.json", "c.json", "--by", "setting A").stderr
+
+
+def test_the_exit_code_tells_changed_answers_from_those_that_nobody_can_judge(own_inv: Inv) -> None:
+    shutil.copytree(REPOSITORY / "data", own_inv.root / "data")
+    measured().write(own_inv.root / "a.json")
+    apart = [{token: value - 1 for token, value in place.items()} for place in PLACES]
+    measured(apart).write(own_inv.root / "b.json")
+    assert own_inv("answers.compare", "a.json", "a.json", "--again=a.json").returncode == 0
+    assert own_inv("answers.compare", "a.json", "b.json", "--again=a.json").returncode == 1
+    assert own_inv("answers.compare", "a.json", "a.json").returncode == 15
+
+
+def test_the_example_of_a_trained_model_goes_where_containers_look_for_models(
+    own_inv: Inv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(REPOSITORY / "data", own_inv.root / "data")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    said = own_inv("answers.example").stdout
+    assert said.startswith("--set MODEL_PATH=/root/.cache/huggingface/trained-tiny --set LOAD_FORMAT=auto")
+    written = {path.name for path in (tmp_path / ".cache" / "huggingface" / "trained-tiny").iterdir()}
+    assert {"config.json", "tokenizer.json", "model.safetensors"} <= written
 
 
 def test_results_are_plotted_and_one_of_an_unknown_image_is_refused(results: Inv) -> None:

@@ -22,8 +22,10 @@ from imagefactory.check.bench.measuring import (
 )
 from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
-from imagefactory.check.bench.running import asked_differences, bench_url, refuse_other_servers
+from imagefactory.check.bench.running import asked_differences, bench_url, keeping_log, refuse_other_servers
+from imagefactory.check.smoke.containers import ContainerError
 from imagefactory.check.smoke.subject import Subject
+from imagefactory.errors import CheckError
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
@@ -32,6 +34,27 @@ from tests.fixtures.benchmarks import printed, result
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer, Asked, scripted
+
+
+def test_the_log_of_a_failed_server_stays_beside_the_result_and_the_error_names_it(tmp_path: Path) -> None:
+    server, place = Mock(), tmp_path / "build" / "answers" / "a.json"
+    server.container.log = "EngineCore encountered an issue"
+    log = place.with_suffix(".log")
+    failed = CheckError("bench-incomplete", "No.", where="x", why="Status 500.", fix="Read the server's log.")
+    with raises("bench-incomplete") as caught, keeping_log(server, place):
+        raise failed
+    assert caught.value.fix == "Read the server's log, build/answers/a.log."
+    assert log.read_text() == server.container.log
+    with (
+        pytest.raises(ContainerError, match=r"ended \(the whole log is build/answers/a\.log\)"),
+        keeping_log(server, place),
+    ):
+        raise ContainerError("it ended")
+    log.unlink()
+    with keeping_log(server, place):
+        """A server that does not fail."""
+    assert not log.exists()
+
 
 PROMPTS = load_prompts(REPOSITORY)
 SERVED = ServedAs("tiny", "/models/tiny", 256)

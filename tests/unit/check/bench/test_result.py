@@ -42,7 +42,7 @@ def share(root: Path, result: BenchResult, name: str = "a.json") -> Path:
         ({"bound": BOUND.model_copy(update={"digest": ""})}, "names no image"),
         ({"bound": BOUND.model_copy(update={"digest": f"sha256:{'c' * 64}"})}, "no image of this repository"),
         ({"measurements": ()}, "no figures"),
-        ({"measurements": (measurement(failed=1),)}, "1 requests failed"),
+        ({"measurements": (measurement(failed=1),)}, "failed: 1 request"),
         ({"measurements": (measurement(tokens_per_second=640),)}, "do not agree"),
         ({"measurements": (measurement(tokens_per_second=2e6),)}, "2000000.0 tokens per second"),
         ({"measurements": (measurement(first_token=SPREAD.model_copy(update={"p50": 13})),)}, "not in order"),
