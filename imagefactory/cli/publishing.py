@@ -23,7 +23,7 @@ from imagefactory.cli.command import (
     write_summary,
 )
 from imagefactory.cli.failures import exit_refused
-from imagefactory.store.progress import size
+from imagefactory.store.progress import count, size
 
 if TYPE_CHECKING:
     from imagefactory.plan.plan import Plan
@@ -50,7 +50,7 @@ def push(project: Project, target: list[str]) -> None:
         with watching() as watch:
             staged = stage(PublishRun(gate, say, watch=watch, pushing=watch), plans)
         for image in staged.finished.values():
-            sent = f"{image.pushed.count('uploaded')} blobs sent ({size(image.pushed.uploaded)})"
+            sent = f"{count(image.pushed.count('uploaded'), 'blob')} sent ({size(image.pushed.uploaded)})"
             present = f"{image.pushed.count('present')} already there"
             say(f"pushed {image.plan.target} for {image.plan.platform}: {sent}, {present}")
             print(f"{repository.reference.name}@{image.digest}")
@@ -168,17 +168,21 @@ def _show(outcome: Promotion) -> None:
     exit_refused(outcome.refused)
 
 
-@command(to="the digest of an image, the start of one, or a day such as 2026-11-05 (default: the previous image)")
-def rollback(project: Project, target: str = "", to: str = "") -> None:
+@command(
+    to="the digest of an image, the start of one, or a day such as 2026-11-05 (default: the previous image)",
+    why="the reason, which stays in the history",
+)
+def rollback(project: Project, target: str = "", to: str = "", why: str = "") -> None:
     """Move a target's tags back to an image published earlier; no image changes."""
     from imagefactory.publish.rollback import rollback
     from imagefactory.publish.stored_catalog import read_catalog
     from imagefactory.publish.tag_owners import tagged_version
 
+    reason = options.reason("--why", why)
     with open_repository(project) as repository:
         published = read_catalog(repository).catalog
         cell = select_one(project, target, partial(tagged_version, project.matrix, published))
-        done = rollback(project, repository, cell, to)
+        done = rollback(project, repository, cell, to, reason)
         was = f" (was {done.left.digest})" if done.left else ""
         say(f"{', '.join(done.moved)}: {done.image.tag}{was}")
         for tag in done.kept:
@@ -201,8 +205,9 @@ def history(project: Project, target: str = "") -> None:
         past = read_history(project, repository, published, cell)
     show(history_table(past.lines))
     for digest, event in past.held.items():
-        since = f"rolled back on {event.time:%Y-%m-%d}"
-        say(f"{short_digest(digest)} is held back: {since}; only `./inv promote --again` can tag it again")
+        since = f"rolled back on {event.time:%Y-%m-%d}{f' ({event.why})' if event.why else ''}"
+        release = f"`./inv promote --again` or `./inv rollback --to {short_digest(digest)}`"
+        say(f"{short_digest(digest)} is held back: {since}; only {release} can tag it again")
     if past.vulnerabilities:
         say(f"known vulnerabilities of today's image: {past.vulnerabilities}")
     for reason in past.left_out:
@@ -212,14 +217,15 @@ def history(project: Project, target: str = "") -> None:
 
 
 @command(
-    from_="what you run: a digest or the start of one, TAG[@YYYY-MM-DD], or a locked version such as 0.28.0",
+    from_="what you run: a digest, image ID or the start of one, TAG[@YYYY-MM-DD], or a locked version such as 0.28.0",
     to="another one to compare with (default: what you would get today)",
     target="with versions: MODEL[/ARCH[/MACHINE]] (default: the first model)",
 )
 def upgrade(project: Project, from_: str, to: str = "", target: str = "", json: bool = False) -> None:
     """Tell what changes between two images of a model, whether you must act, and how to go back."""
     from imagefactory.check.bench.result import shared_results
-    from imagefactory.publish.upgrade import Known, compare_contents, find_pair, markdown
+    from imagefactory.publish.owned_image import find_pair
+    from imagefactory.publish.upgrade import Known, compare_contents, markdown
 
     options.filled("--from", from_)
     before, after, catalog = find_pair(project, select_one(project, target), from_, to)
@@ -284,4 +290,4 @@ def prune(
     for tag in pruned.undated:
         say(f"{tag} stays: its age is unknown")
     verb = "deleted" if delete else "would be deleted (--delete does it)"
-    say(f"{len(pruned.deletions)} manifests {verb}, {pruned.kept} are kept")
+    say(f"{count(len(pruned.deletions), 'manifest')} {verb}, {pruned.kept:,} kept")

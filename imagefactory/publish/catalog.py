@@ -29,7 +29,7 @@ from imagefactory.errors import RegistryError
 from imagefactory.oci.image import Image
 from imagefactory.plan.plan import ModelLayer, Plan
 from imagefactory.project.cells import Cell, KernelOrigin
-from imagefactory.project.locks.files import first_problem
+from imagefactory.project.wording import first_problem
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
 from imagefactory.store.digests import Digest, Sha256
 
@@ -142,6 +142,8 @@ class Event:
     """The image that a rollback moved users away from."""
     answers: _Text = ""
     """What is known about the answers of a promoted image; empty if they were not measured."""
+    why: _Text = ""
+    """Why somebody rolled back, if they said so."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,7 +300,11 @@ class Catalog:
             "format": FORMAT,
             "parts": [dataclasses.asdict(part) for part in numbers],
             "images": images,
-            "events": _EVENTS_OF.dump_python(self.events, mode="json"),
+            "events": [
+                # Factories that do not know reasons can read a catalog without any.
+                {name: value for name, value in event.items() if name != "why" or value}
+                for event in _EVENTS_OF.dump_python(self.events, mode="json")
+            ],
             "deleting": self.deleting,
             "pruned": self.pruned,
             "swept": self.swept and self.swept.isoformat(),

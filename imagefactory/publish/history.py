@@ -34,6 +34,8 @@ class Line:
     """Whether it is held back from these tags today: a rollback took it off."""
     answers: str
     """What is known about its answers, and why they were allowed to change."""
+    why: str = ""
+    """The reason that somebody gave for a rollback."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
                 changed=changes(before, image),
                 held=image.digest in held_back,
                 answers=answers.get(image.digest, NOT_MEASURED),
+                why=event.why,
             )
         )
         before = image

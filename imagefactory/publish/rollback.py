@@ -32,8 +32,8 @@ class RolledBack:
     """Tags of the target that stay: the image was never published under them."""
 
 
-def rollback(project: Project, repository: Repository, cell: Cell, to: str = "") -> RolledBack:
-    """Point a cell's moving tags at its previous image, or at one named by digest or date."""
+def rollback(project: Project, repository: Repository, cell: Cell, to: str = "", why: str = "") -> RolledBack:
+    """Point a cell's moving tags at its previous image, or at one named by digest or date, and keep the reason."""
     snapshot = read_catalog(repository)
     catalog = snapshot.catalog
     cell_tags = moving_tags(project.matrix, catalog, cell)
@@ -62,6 +62,7 @@ def rollback(project: Project, repository: Repository, cell: Cell, to: str = "")
                 image=image.digest,
                 moved=pointers(project.matrix, manifests, catalog, image, tags),
                 left=left,
+                why=why,
             )
             catalog = catalog.with_event(event)
         return catalog

@@ -45,7 +45,11 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
 
     assert len(json.loads(publisher.invoke("catalog", "--json").stdout)["images"]) == 2
 
-    back = publisher.invoke("rollback", "--target", "tiny")
+    assert refused(publisher.invoke("rollback", "--target", "tiny", "--why", "\u00fc"), "bad-option")
+    back = publisher.invoke("rollback", "--target", "tiny", "--why", "tool calls fail")
+    told = publisher.invoke("history", "--target", "tiny")
+    assert "rollback: tool calls fail" in told.stdout
+    assert f"(tool calls fail); only `./inv promote --again` or `./inv rollback --to {digests[1][7:19]}`" in told.stderr
     assert back.stdout.strip() == f"{name}@{digests[0]}"
     assert publisher.tags()["tiny"] == publisher.tags()["latest"] == digests[0]
     assert refused(publisher.invoke("promote", "--target", "tiny"), "held-back")

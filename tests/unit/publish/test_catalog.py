@@ -148,6 +148,14 @@ def test_a_rollback_holds_the_image_that_it_left_until_that_image_is_promoted_ag
     assert digest("c") in again.holds(TAGS), "only the tags that name the image again are free"
 
 
+def test_the_reason_of_a_rollback_stays_and_a_catalog_without_any_is_what_older_factories_read(three: Catalog) -> None:
+    assert b'"why"' not in rolled_back(three, image("b"), 5, digest("c")).to_json()
+    reason = three.with_event(event("rollback", image("b"), 5, TAGS, left=digest("c"), why="tool calls fail"))
+    kept = Catalog.from_json(reason.to_json(), "here")
+    assert [line.why for line in history(kept, TAGS, CELL.platform)][-2:] == ["", "tool calls fail"]
+    assert kept.holds(TAGS)[digest("c")].why == "tool calls fail"
+
+
 def test_a_second_rollback_holds_both_images(three: Catalog) -> None:
     back = rolled_back(rolled_back(three, image("b"), 5, digest("c")), image("a"), 6, digest("b"))
     assert held(back) == {"b", "c"}
