@@ -30,6 +30,7 @@ from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
+from imagefactory.store.progress import count
 
 _SHOWN = 6
 
@@ -74,7 +75,7 @@ class Changes:
         alike: dict[tuple[str, ...], list[str]] = {}
         for affected in self.affected:
             alike.setdefault(affected.how, []).append(affected.target)
-        lines = [f"{len(self.affected)} targets are affected.", ""]
+        lines = [f"Affected: {count(len(self.affected), 'target')}.", ""]
         for what, targets in alike.items():
             more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
             listed = [f"- `{target}`" for target in targets]

@@ -28,6 +28,7 @@ from imagefactory.cli.command import (
 from imagefactory.cli.failures import exit_refused
 from imagefactory.cli.publishing import ANSWERS, planned
 from imagefactory.errors import FactoryError
+from imagefactory.store.progress import count
 
 if TYPE_CHECKING:
     from imagefactory.ci.issues import Finding, Kind
@@ -218,7 +219,7 @@ def changes(project: Project, base: str, rebuild: bool = False) -> None:
         changed = changed_records(project, base)
         with watching() as watch:
             check_records(project, changed, watch)
-        print_summary(f"## Records\n\nNew or changed, and the same when rebuilt: {len(changed)} layers.\n")
+        print_summary(f"## Records\n\nNew or changed, and the same when rebuilt: {count(len(changed), 'layer')}.\n")
         return
     difference = find_changes(project, base)
     write_outputs({"mods": " ".join(difference.mods), "jobs": json.dumps(difference.jobs(project))})

@@ -25,7 +25,8 @@ from imagefactory.store.indexes import Indexes
 
 Health = Literal["ok", "warning", "failed"]
 PATIENCE = 20  # seconds to wait for a program to print its version
-NEEDED_DISK = 20_000_000_000  # downloads and blobs of one full-size image, with room to spare
+NEEDED_DISK = 7_000_000_000  # the downloads and layers of one full-size image; a test adds them up
+UNPACKED = 10_000_000_000  # what the largest takes in Docker
 BUILD: Final = "build"
 TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck", "chromium")
 """Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
@@ -138,7 +139,8 @@ def _cache(root: Path) -> Result:
 
 def _disk(root: Path) -> Result:
     free = shutil.disk_usage(_nearest_existing(root)).free
-    detail = f"{free / 1e9:.0f} GB free; a full-size image takes {NEEDED_DISK / 1e9:.0f} GB"
+    building, loading = (f"{size / 1e9:.0f} GB" for size in (NEEDED_DISK, UNPACKED))
+    detail = f"{free / 1e9:.0f} GB free; to build a full-size image takes {building}, Docker up to {loading} more"
     if free >= NEEDED_DISK:
         return "ok", detail, ""
     return "warning", detail, "Free some space, or set FACTORY_CACHE to a folder on a larger disk."
@@ -169,7 +171,7 @@ def _buildx() -> Result:
     if version := printed_by(docker, "buildx", "version"):
         return "ok", version, ""
     remedy = (
-        "Other engines do not need it. Debian 13, Ubuntu: apt-get install docker-buildx; else Docker's own packages."
+        "`build` does without. Debian 13, Ubuntu: apt-get install docker-buildx; else Docker's docker-buildx-plugin."
     )
     return "warning", "Docker has no buildx", remedy
 

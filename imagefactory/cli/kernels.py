@@ -61,16 +61,19 @@ def compile_(
 
 
 @command(
-    subject="a shared library, a wheel, a target, or a vLLM version of the matrix",
+    target="a target, or a shared library, a wheel, a vLLM version of the matrix; --target may be left out",
     arch="the arch to check for (default: the target's, else the matrix's)",
     beside="compare with this, library by library: another wheel, target or version; repeatable",
 )
-def audit(project: Project, subject: str, beside: list[str], arch: str = "", json: bool = False) -> None:
+def audit(project: Project, beside: list[str], target: str = "", arch: str = "", json: bool = False) -> None:
     """Check whether the kernels of a library, wheel, target or release run on an arch."""
     from imagefactory.lock import auditing
 
+    if not target.strip():
+        why = "It takes a shared library, a wheel, a target, or a vLLM version of the matrix."
+        raise options.unfit("--target", "Nothing is named to look into.", why, "Try `./inv audit --target gemma4-31b`.")
     if beside:
-        audited = [auditing.audit(project, name, arch) for name in (subject, *beside)]
+        audited = [auditing.audit(project, name, arch) for name in (target, *beside)]
         if json:
             print_json([asdict(report) | {"grafted": sorted(report.grafted)} for report in audited])
         else:
@@ -78,7 +81,7 @@ def audit(project: Project, subject: str, beside: list[str], arch: str = "", jso
 
             show_rows(comparison_rows(audited), "library", *(report.title for report in audited))
     else:
-        report = auditing.audit(project, subject, arch)
+        report = auditing.audit(project, target, arch)
         verdicts = report.verdicts
         if json:
             print_json([asdict(verdict) for verdict in verdicts])
@@ -88,7 +91,7 @@ def audit(project: Project, subject: str, beside: list[str], arch: str = "", jso
             )
         if report.grafted:
             say(f"compiled in place of the published ones: {', '.join(sorted(report.grafted))}")
-        auditing.refuse_failing(subject, verdicts)
+        auditing.refuse_failing(target, verdicts)
 
 
 @command(

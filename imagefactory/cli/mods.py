@@ -63,18 +63,18 @@ def _report(project: Project, results: Sequence[ModResult], tree: Path) -> None:
     exit_refused(report_issues("mod", findings, lambda mod: "" if mod in unchecked else over))
 
 
-@command("mods", name="the name of the mod and its folder")
-def new(project: Project, name: str) -> None:
+@command("mods", name="the name of the mod and its folder", like="begin with a copy of this mod")
+def new(project: Project, name: str, like: str = "") -> None:
     """Create a mod with a mod.yaml to fill in."""
     from imagefactory.mods.authoring import scaffold
 
-    print(scaffold(project, name).relative_to(project.root))
+    print(scaffold(project, name, like).relative_to(project.root))
 
 
 @command(
     "mods",
     called="import",
-    source="a folder with run.sh, a .patch or .diff file, or a folder of them",
+    source="a folder with run.sh, a .patch or .diff file, or a folder of them, on this machine",
     name="the name of the mod (default: that of the source)",
     env="a variable for the script, as NAME=VALUE; repeatable",
     vllm="try it on this version only; repeatable (default: every vLLM release of the matrix)",

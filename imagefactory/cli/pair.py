@@ -64,7 +64,7 @@ def up(
     settings = prepare.settings_from(set)
     start = pairs.prepared(project, cell, given=settings, environment=os.environ, models=models or HUB_CACHE)
     with reach(host) as second:
-        image_id = pairs.pulled(image or prepare.image_to_run(project, cell), say)
+        image_id = pairs.pulled(image or prepare.image_to_run(project, cell, say), say)
         start = replace(start, launch=replace(start.launch, image=image_id))
         pair = pairs.plan(cell, second, start, need, say)
         if print_ or compose or recipe:

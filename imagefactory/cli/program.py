@@ -171,6 +171,9 @@ class FactoryProgram(Program):
     def _explained(self, error: Exception) -> UsageError:
         context: Any = getattr(error, "context", None)
         why = str(error) or type(error).__name__
+        missing = re.search(r"did not receive required positional arguments: (.*)", why, re.DOTALL)
+        if missing and context:
+            return _missing(context, re.findall(r"'([^']+)'", missing[1]))
         unknown = re.fullmatch(r"No idea what '(.*)' is!", why, re.DOTALL)
         if unknown:
             flags = [*(context.flags if context else ()), *self.initial_context.flags]
@@ -183,3 +186,16 @@ class FactoryProgram(Program):
             why=why,
             fix="`./inv --list` shows all commands, `./inv COMMAND --help` explains one.",
         )
+
+
+def _missing(context: ParserContext, names: list[str]) -> UsageError:
+    """Say what a command lacks, in the words of its help."""
+    words = " ".join(name.upper() for name in names)
+    needs = "; ".join(f"{name.upper()} is {context.args[name].help or 'missing'}" for name in names)
+    return UsageError(
+        "bad-command-line",
+        f"`./inv {context.name}` needs {words}.",
+        where=f"the command {context.name}",
+        why=f"{needs}.",
+        fix=f"Run `./inv {context.name} {words}`; `./inv {context.name} --help` explains it.",
+    )

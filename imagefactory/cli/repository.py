@@ -17,6 +17,7 @@ from invoke.exceptions import Exit
 from imagefactory.cli import options
 from imagefactory.cli.command import command, open_repository, plans_of, say, show
 from imagefactory.errors import NO_REGISTRY, RegistryError
+from imagefactory.store.progress import count
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
@@ -125,7 +126,7 @@ def site(
     pages = sum(path.endswith(".html") for path in files)
     total = sum(map(len, files.values()))
     seconds = time.monotonic() - began
-    say(f"{pages} pages, {len(files)} files, {total / 1e6:.1f} MB, in {seconds:.1f} s")
+    say(f"{count(pages, 'page')}, {count(len(files), 'file')}, {total / 1e6:.1f} MB, in {seconds:.1f} s")
     print(folder)
     if serve:
         with site_server(folder, number) as server:

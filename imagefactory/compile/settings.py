@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from imagefactory.errors import ConfigError
 from imagefactory.project.bases import Base
 from imagefactory.project.server_versions import ServerVersion
+from imagefactory.project.wording import in_words, plainly
 from imagefactory.store.atomic import write_text
 from imagefactory.store.paths import read_text
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
@@ -127,7 +128,8 @@ class CompileSettings(_Model):
 
 
 def load_settings(root: Path) -> CompileSettings:
-    source = read_yaml(root / FILE, FILE)
+    with plainly(root):
+        source = read_yaml(root / FILE, FILE)
     try:
         return CompileSettings.model_validate(source.data)
     except ValidationError as error:
@@ -137,7 +139,7 @@ def load_settings(root: Path) -> CompileSettings:
             "bad-compile-data",
             f"{'.'.join(str(part) for part in first['loc'])} is wrong.",
             where=source.location(first["loc"]),
-            why=first["msg"],
+            why=f"{in_words(first['msg'])}.",
             fix="Correct the value; docs/schemas/compile.schema.json describes every key.",
         ) from None
 

@@ -13,6 +13,7 @@ from imagefactory.mods.choose import NO_MODEL
 from imagefactory.mods.exact_edits import exact_edits, propose
 from imagefactory.mods.source_files import Trees
 from imagefactory.project.matrix import Matrix
+from imagefactory.project.wording import first_problem
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import (
@@ -159,7 +160,7 @@ def _fault(group: Group, attempt: Attempt, distribution: str, name: str, trees: 
     except FactoryError as error:
         return f"{error.what} {error.why}"
     except ValidationError as error:
-        return str(error.errors(include_url=False)[0]["msg"])
+        return first_problem(error)
     expected = {path: change.after for path, change in attempt.files.items()}
     return None if applied.files == expected else "the edits do not give the same files"
 

@@ -59,6 +59,9 @@ class Source:
 def read_source(text: str, name: str = "") -> Source:
     path = expand_home(text, "the source to import")
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
+        if re.match(r"https?://", text):
+            download = f"Download it first: `curl -LO {text}`."
+            raise _unusable(text, "It is an address; an import reads files of this machine.", download)
         raise _unusable(text, "Nothing of that name exists.")
     files = dict(_read_files(path)) if path.is_dir() else {path.name: read_file(path)}
     diffs = {key: data for key, data in files.items() if key.endswith(_DIFFS) and "/" not in key}
@@ -150,11 +153,11 @@ def _text(file: Path) -> str:
     return read_file(file).decode("utf-8", "replace") if exists else ""
 
 
-def _unusable(source: str, why: str) -> ModError:
+def _unusable(source: str, why: str, fix: str = "") -> ModError:
     return ModError(
         "bad-import-source",
         "This cannot be read as a mod.",
         where=printable(source),
         why=printable(why),
-        fix=f"Name a folder with {SCRIPT}, a .patch or .diff file, or a folder of them.",
+        fix=printable(fix) or f"Name a folder with {SCRIPT}, a .patch or .diff file, or a folder of them.",
     )

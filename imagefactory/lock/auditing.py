@@ -28,6 +28,7 @@ from imagefactory.project.locks.kernels import (
     audited_wheels,
     judge,
 )
+from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import Selector, select_one
@@ -206,14 +207,18 @@ def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str
     if settings.cubins is None or settings.capability is None:
         raise CheckError(
             "not-auditable",
-            f"{arch} has no kernel policy.",
+            f"{arch} has no GPU, so there are no kernels to look into.",
             where=f"matrix.yaml, archs.{arch}",
-            why="It has no `cubins` or no `capability`, so there is no GPU.",
-            fix="Name an arch with a GPU, or give this one a policy.",
+            why="An arch with a GPU says which (`capability`), and what runs on it (`cubins`).",
+            fix=f"Name a target for another arch, or --arch: {', '.join(_with_gpu(project.matrix))}.",
         )
     python = project.matrix.bases[settings.base].python
     verdicts = [judge(library.name, _kernels(project, library), settings, python) for library in libraries]
     return [verdict for verdict in verdicts if verdict is not None]
+
+
+def _with_gpu(matrix: Matrix) -> list[str]:
+    return [name for name, arch in matrix.archs.items() if arch.cubins and arch.capability] or ["none has one"]
 
 
 def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:

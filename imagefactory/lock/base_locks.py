@@ -15,7 +15,7 @@ from imagefactory.errors import Location, LockError, did_you_mean
 from imagefactory.lock.debian_index import Alternatives, Choices, Index, IndexedPackage, parse_depends
 from imagefactory.lock.mirrors import SNAPSHOT_DATE, DebianMirrors, join
 from imagefactory.project.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
-from imagefactory.store.progress import Say
+from imagefactory.store.progress import Say, count
 
 ROOT = "matrix.yaml"  # what `needed_by` says for packages that the matrix itself names
 
@@ -34,7 +34,7 @@ def lock_base(
         for name in sorted(needed_by)
     )
     megabytes = sum(deb.size for deb in debs) / 1e6
-    say(f"{base} for {platform}: {len(debs)} packages, {megabytes:.0f} MB to download")
+    say(f"{base} for {platform}: {count(len(debs), 'package')}, {megabytes:.0f} MB to download")
     return BaseLock(made_from=made_from, base=base, platform=platform, suites=index.suites, debs=debs)
 
 

@@ -44,7 +44,7 @@ from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM
 from imagefactory.project.servers.known import server_of
 from imagefactory.store.index_config import IndexConfig
-from imagefactory.store.progress import Say
+from imagefactory.store.progress import Say, count
 
 UPGRADE_ALL = "all"
 UPGRADE_BASE = "base"  # every Debian package, whatever the base is called
@@ -90,7 +90,7 @@ def make_locks(
     yield _make_tool_lock(project, say)
     yield _make_model_lock(project, cells if models or UPGRADE_MODELS in upgrade else (), upgrade, say)
     if UPGRADE_COMPANIONS in upgrade:
-        say(f"Asking for the digests of {len(project.matrix.companions)} images of others")
+        say(f"Asking for the digests of {count(len(project.matrix.companions), 'image')} of others")
         lock = lock_companions(project.matrix.companions, project.companion_lock, say)
         path = CompanionLock.path(project.locks)
         yield LockResult(path, changed=lock.write(path))

@@ -27,7 +27,7 @@ from imagefactory.store.digests import Sha256, file_sha256
 from imagefactory.store.http import new_session
 from imagefactory.store.index_config import IndexConfig, environment_for_uv, redact
 from imagefactory.store.indexes import Indexes, WheelLocation, local_label, local_wheels, reachable
-from imagefactory.store.progress import Say
+from imagefactory.store.progress import Say, count
 
 PARALLEL = 16  # wheels whose directories are read at once; that is mostly waiting for the network
 _OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}  # minor versions: manylinux1 (PEP 513), on Arm manylinux2014 (PEP 599)
@@ -91,7 +91,7 @@ def lock_wheels(
         say(f"{redact(url)} does not answer; continuing without it")
     config = config.with_extra([url for url, answers in usable.items() if answers])
     pins, compiled = _resolve_compiled(request, config, keep, adopt)
-    say(f"{len(pins)} packages; reading their directories")
+    say(f"{count(len(pins), 'package')}; reading their directories")
     indexes = Indexes(config)
     tags = tag_ranks(request.base, request.cell.platform)
 

@@ -2,19 +2,22 @@
 
 import difflib
 import re
+import shutil
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from imagefactory.errors import ModError, UsageError
+from imagefactory.errors import FactoryError, ModError, UsageError
 from imagefactory.mods.choose import NO_MODEL, find_mod, reached
-from imagefactory.mods.compatibility import refuse_unknown_version, variants_for
+from imagefactory.mods.compatibility import refuse_unknown_version, releases, variants_for
 from imagefactory.mods.source_files import Trees
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM, server_name, version_title
 from imagefactory.store.atomic import write_text
+from imagefactory.store.paths import read_text
 from images.shipped.mods.manifest import MANIFEST, Manifest
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
@@ -55,8 +58,15 @@ class FileChange:
     after: str
 
 
-def scaffold(project: Project, name: str) -> Path:
+def scaffold(project: Project, name: str, like: str = "") -> Path:
+    """Write a new mod: an example to fill in, or a copy of another one."""
     folder = new_folder(project, name)
+    if like:
+        find_mod(project.mods, like, "the --like option")
+        shutil.copytree(project.root / "mods" / like, folder)
+        text = read_text(folder / MANIFEST)
+        write_text(folder / MANIFEST, re.sub(r"^name:.*$", f"name: {name}", text, count=1, flags=re.MULTILINE))
+        return folder / MANIFEST
     version = project.matrix.defaults.vllm
     text = TEMPLATE.format(name=name, version=version, why=NO_REASON, model=NO_MODEL)
     write_text(folder / MANIFEST, text)
@@ -123,7 +133,8 @@ def source_lines(project: Project, path: str, vllm: str, pattern: str = "") -> I
             f"{version_title(vllm)} has no file {path}.",
             where="the path on the command line",
             why="It is neither in the locked wheel nor in the sources.",
-            fix=f"Nearest: {', '.join(_nearest(path, names)) or 'none; name a folder, such as vllm, to list it'}.",
+            fix=_elsewhere(project, path, vllm)
+            or f"Nearest: {', '.join(_nearest(path, names)) or 'none; name a folder, such as vllm, to list it'}.",
         )
     if text is not None:
         yield from _numbered(text, expression)
@@ -132,6 +143,16 @@ def source_lines(project: Project, path: str, vllm: str, pattern: str = "") -> I
             yield from (f"{name}:{line.lstrip()}" for line in _numbered(content, expression))
     else:
         yield from below
+
+
+def _elsewhere(project: Project, path: str, vllm: str) -> str:
+    """Say which other version has a file, or a folder."""
+    for name in reversed([name for name in releases(project.matrix) if name != vllm]):
+        with suppress(FactoryError):  # one that is not locked, or on no index, cannot be searched
+            names = Trees(project).release(server_name(name), name).names
+            if path in names or any(other.startswith(f"{path.rstrip('/')}/") for other in names):
+                return f"{version_title(name)} has it: add `--vllm {name}`."
+    return ""
 
 
 def _numbered(text: str, expression: re.Pattern[str]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from typing import Annotated, Final, Self
 from pydantic import BeforeValidator, ValidationError
 
 from imagefactory.errors import MachineError, clean
-from imagefactory.project.locks.files import Frozen, first_problem
+from imagefactory.project.locks.files import Frozen
+from imagefactory.project.wording import first_problem
 
 PROBE: Final = Path(__file__).with_name("probe_node.py")
 """The program that describes a machine; it runs alone, from standard input."""

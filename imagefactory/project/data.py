@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from imagefactory.errors import InputError
-from imagefactory.project.locks.files import first_problem
+from imagefactory.project.wording import first_problem, plainly
 from images.shipped.yamlfile import read_yaml
 
 DATA: Final = "data"
@@ -17,7 +17,8 @@ def load_data(root: Path, name: str, model: type[Model]) -> Model:
     """Read a file of data/ in a checkout."""
     path = root / DATA / name
     try:
-        return model.model_validate(read_yaml(path).data)
+        with plainly(path.parent):
+            return model.model_validate(read_yaml(path).data)
     except ValidationError as error:
         raise InputError(
             "bad-data", f"{path.name} cannot be used.", where=path, why=f"{first_problem(error)}.", fix="Correct it."

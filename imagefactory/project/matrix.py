@@ -27,6 +27,7 @@ from imagefactory.oci.registry.reference import Reference
 from imagefactory.project.bases import Base, Day, LeaveOut, unique
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES, VLLM, ServerVersion, version_name
+from imagefactory.project.wording import in_words, plainly
 from images.shipped.values import Condition, Distribution, Name, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
 
@@ -288,13 +289,14 @@ class Matrix(_Model):
             "No registry is set.",
             where="`registry` in matrix.yaml",
             why=f"{name} is a placeholder, and the checkout's `origin`, if any, is not on github.com.",
-            fix=f"export FACTORY_REGISTRY={self.registry.replace(PLACEHOLDER, 'YOU')}",
+            fix=f"export FACTORY_REGISTRY={self.registry.replace(PLACEHOLDER, 'YOU')}  # or where you pull images from",
         )
 
 
 def load_matrix(path: Path, registry: str = "") -> Matrix:
     """Read and check matrix.yaml; `registry` is where images are instead of where the file says."""
-    source = read_yaml(path)
+    with plainly(path.parent):
+        source = read_yaml(path)
     try:
         matrix = Matrix.model_validate(source.data)
     except ValidationError as error:
@@ -312,7 +314,7 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
     first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
     path = first["loc"]
     more = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
-    name, what, why = "bad-matrix", f"{_dotted(path) or 'the file'} is wrong{more}.", first["msg"]
+    name, what, why = "bad-matrix", f"{_dotted(path) or 'the file'} is wrong{more}.", f"{in_words(first['msg'])}."
     fix = "Correct the value; docs/schemas/matrix.schema.json describes every key."
     if first["type"] == "extra_forbidden":
         key, keys = str(path[-1]), _known_keys(path[:-1])

@@ -19,6 +19,7 @@ from imagefactory.project.locks.files import (
 )
 from imagefactory.project.locks.kernels import KernelLock, SlimLock
 from imagefactory.project.matrix import Matrix, load_matrix
+from imagefactory.project.wording import plainly
 from imagefactory.store.cache import Store
 from images.shipped.mods.load import load_mods
 from images.shipped.mods.manifest import Mod
@@ -129,7 +130,8 @@ class Project:
 
     @cached_property
     def mods(self) -> dict[str, Mod]:
-        return load_mods(self.root / "mods")
+        with plainly(self.root):
+            return load_mods(self.root / "mods")
 
 
 def locked_cells(project: Project) -> list[Cell]:

@@ -23,7 +23,7 @@ from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import Attachment
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.project.locks.files import first_problem
+from imagefactory.project.wording import first_problem
 from imagefactory.publish.attest import bundles
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle
 from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE, VulnerabilityRecord

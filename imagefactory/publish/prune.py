@@ -29,6 +29,7 @@ from imagefactory.publish.github import GitHubPackages
 from imagefactory.publish.stored_catalog import CATALOG_TYPE, PREVIOUS, Snapshot, race_lost, read_catalog, write_catalog
 from imagefactory.publish.tags import STAGING, nightly_date, staging_tag
 from imagefactory.store.digests import Digest
+from imagefactory.store.progress import count
 
 _SETTLED = timedelta(days=1)
 """A manifest without a tag that is younger may belong to a push that is still running."""
@@ -333,7 +334,7 @@ def prune(repository: Repository, policy: Policy, *, delete: bool = False, momen
     if policy.most is not None and len(pruning.deletions) > policy.most:
         raise UsageError(
             "too-many-deletions",
-            f"{len(pruning.deletions):,} manifests would be deleted.",
+            f"{count(len(pruning.deletions), 'manifest')} would be deleted.",
             where=repository.reference.name,
             why=f"--most allows {policy.most:,}.",
             fix="Look at what they are: the same command without --delete. Nothing was deleted.",

@@ -17,9 +17,11 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 from pydantic import AliasPath, AwareDatetime, BaseModel, Field, ValidationError
 
 from imagefactory.errors import InputError
-from imagefactory.project.locks.files import Frozen, first_problem
+from imagefactory.project.locks.files import Frozen
 from imagefactory.project.matrix import Severity, VulnerabilityRules
+from imagefactory.project.wording import first_problem
 from imagefactory.store.digests import Digest
+from imagefactory.store.progress import count
 
 VULNERABILITIES_TYPE: Final = "application/vnd.imagefactory.vulnerabilities.v1+json"
 SEVERITIES: Final = (*get_args(Severity), "negligible", "unknown")
@@ -59,7 +61,7 @@ class VulnerabilityRecord(Frozen):
         # By id: what several packages have counts once.
         counts = Counter(flaw.severity for flaw in {flaw.id: flaw for flaw in self.found}.values())
         summary = ", ".join(f"{counts[name]} {name}" for name in SEVERITIES if counts[name]) or "none known"
-        missing = f"; {len(self.not_scanned)} packages were not scanned" if self.not_scanned else ""
+        missing = f"; not scanned: {count(len(self.not_scanned), 'package')}" if self.not_scanned else ""
         # The first ten characters of a timestamp are its day.
         return f"{summary}{missing} ({self.scanner} on {self.scanned:%Y-%m-%d}, database of {self.database[:10]})"
 

@@ -37,13 +37,13 @@ class Summary:
     @classmethod
     def of(cls, left: Layout, right: Layout) -> Self:
         sides = [{_kind_or_name(label): digest for digest, label in side.labels().items()} for side in (left, right)]
-        sizes = [
+        before, after = (
             {label: size(layout.size_of(digest)) for label, digest in side.items()}
             for layout, side in zip((left, right), sides, strict=True)
-        ]
+        )
         equal = set(left.layer_digests()) & set(right.layer_digests())
         apart = [label for label in sides[0] | sides[1] if not equal & {side.get(label) for side in sides}]
-        layers = tuple((label, *(side.get(label, "-") for side in sizes)) for label in apart)
+        layers = tuple((label, before.get(label, "-"), after.get(label, "-")) for label in apart)
         plans = [last_plan(layout.folder) for layout in (left, right)]
         return cls(len(equal), layers, tuple(_changed_packages(*plans)))
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from imagefactory.errors import FactoryError, Location, LockError
 from imagefactory.project.cells import KernelOrigin
+from imagefactory.project.wording import first_problem
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, checksum
 
@@ -121,11 +122,6 @@ class Lock(Frozen):
             return False
         write_text(path, text)
         return True
-
-
-def first_problem(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 
 
 def _unreadable(path: Path, why: str) -> LockError:

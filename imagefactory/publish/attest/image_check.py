@@ -23,7 +23,7 @@ from imagefactory.publish.dossier import Content, Dossier
 from imagefactory.publish.history import check_tag
 from imagefactory.publish.image_contents import images_of, unfit_index
 from imagefactory.store.digests import Digest, Sha256, canonical_json, parse_json
-from imagefactory.store.progress import Say
+from imagefactory.store.progress import Say, count
 
 FindingState = Literal["ok", "failed", "not checked", "not counted"]
 
@@ -309,7 +309,7 @@ class _Check:
         if not problems:
             size = sum(layer.size for layer in layers) / 1e6
             how = "downloaded, every byte as named" if every_byte else "all in the registry"
-            self._add("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")
+            self._add("layers", "ok", f"{count(len(layers), 'layer')}, {size:,.1f} MB, {how}")
 
     def _problem_of(self, layer: Descriptor, label: str, *, every_byte: bool) -> str:
         """Look for a layer, or download it to check every byte; the download is not kept."""

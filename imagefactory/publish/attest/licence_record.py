@@ -23,7 +23,7 @@ from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.http import RangeFile, new_session
 from imagefactory.store.index_config import redact
-from imagefactory.store.progress import Say
+from imagefactory.store.progress import Say, count
 
 PARALLEL = 8
 _Package = TypeVar("_Package", LockedWheel, LockedDeb)
@@ -44,7 +44,7 @@ class Licences:
         """Raise an error if the licence of a locked file is not on record."""
         missing = sorted({_file_name(package) for package in packages if package.sha256 not in self.files})
         if missing:
-            more = f" (and of {len(missing) - 1} more files)" if len(missing) > 1 else ""
+            more = f" (and of {count(len(missing) - 1, 'more file')})" if len(missing) > 1 else ""
             raise LockError(
                 "no-licence-record",
                 f"The licence of {missing[0]}{more} is not on record.",
@@ -66,7 +66,7 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     locked_wheels, base_locks = _locked(project)
     wheels = _unknown(locked_wheels, recorded)
     if wheels:
-        say(f"Reading the licences of {len(wheels)} wheels")
+        say(f"Reading the licences of {count(len(wheels), 'wheel')}")
         recorded |= _carried_over(_read_wheels(project, sources, wheels), recorded)
     for lock in base_locks:
         debs = _unknown(lock.debs, recorded)

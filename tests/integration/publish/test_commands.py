@@ -47,9 +47,9 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
 
     assert refused(publisher.invoke("rollback", "--target", "tiny", "--why", "\u00fc"), "bad-option")
     back = publisher.invoke("rollback", "--target", "tiny", "--why", "tool calls fail")
-    told = publisher.invoke("history", "--target", "tiny")
-    assert "rollback: tool calls fail" in told.stdout
-    assert f"(tool calls fail); only `./inv promote --again` or `./inv rollback --to {digests[1][7:19]}`" in told.stderr
+    past = publisher.invoke("history", "--target", "tiny")
+    assert "rollback: tool calls fail" in past.stdout
+    assert f"(tool calls fail); only `./inv promote --again` or `./inv rollback --to {digests[1][7:19]}`" in past.stderr
     assert back.stdout.strip() == f"{name}@{digests[0]}"
     assert publisher.tags()["tiny"] == publisher.tags()["latest"] == digests[0]
     assert refused(publisher.invoke("promote", "--target", "tiny"), "held-back")

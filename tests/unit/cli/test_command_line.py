@@ -50,6 +50,21 @@ def test_command_lines_that_make_no_sense_are_usage_errors(inv: Inv, line: list[
     inv.fails("bad-command-line", *line)
 
 
+def test_a_missing_argument_is_asked_for_in_the_words_of_the_help(inv: Inv) -> None:
+    said = inv.fails("bad-command-line", "explain", "--target", "big")
+    assert "`./inv explain` needs PATH." in said
+    assert "PATH is a file in the image, such as" in said
+    assert "needs FIRST SECOND" in inv.fails("bad-command-line", "answers.compare")
+
+
+def test_audit_takes_a_target_by_name_or_by_option_and_says_what_has_no_gpu(inv: Inv) -> None:
+    for words in (["tiny/cpu"], ["--target", "tiny/cpu"]):
+        said = inv.fails("not-auditable", "audit", *words)
+        assert "cpu has no GPU" in said
+        assert "or --arch: gpu." in said
+    assert "Nothing is named" in inv.fails("bad-option", "audit")
+
+
 def test_typos_get_the_nearest_name_as_a_suggestion(inv: Inv) -> None:
     assert "Did you mean build?" in inv.fails("bad-command-line", "bilud")
     assert "Did you mean --target" in inv.fails("bad-command-line", "build", "--traget", "x")

@@ -15,6 +15,7 @@ from imagefactory.lock.making import pin_models
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.inv import Inv
+from tests.fixtures.mods import edit, has, manifest, write_mod
 
 
 def test_exclusions_are_explained(own_inv: Inv) -> None:
@@ -27,6 +28,16 @@ def test_exclusions_are_explained(own_inv: Inv) -> None:
 def test_lock_check_finds_drift_and_names_the_model(own_inv: Inv) -> None:
     own_inv.checkout.edit_matrix('vllm: ">=1.0"', 'vllm: ">=1.5"')
     assert "big" in own_inv.fails("lock-drift", "lock", "--check")
+
+
+def test_a_plan_warns_of_a_mod_for_a_model_that_does_not_exist(own_inv: Inv) -> None:
+    mods = own_inv.root / "mods"
+    if mods.is_symlink():
+        mods.unlink()
+    change, checks = edit("vllm/x.py", "x", after="!"), [has("vllm/x.py", "!")]
+    write_mod(mods, manifest("m", change, checks=checks, needed_when=[{"model": "tinny"}]))
+    said = own_inv("plan", "--target", "tiny/cpu").stderr
+    assert "warning: The mod m is for the model 'tinny', which does not exist. Did you mean tiny?" in said
 
 
 def test_news_of_models_without_a_hub_is_a_failure(inv: Inv) -> None:

@@ -13,9 +13,12 @@ import pytest
 from imagefactory.cli import doctor
 from imagefactory.cli.doctor import Diagnosis, examine
 from imagefactory.environment.setup import FOLDER, SETS, STAMPS
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
 from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
 from imagefactory.store.cache import Store
-from tests.fixtures.checkouts import Checkout
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
 
@@ -136,6 +139,17 @@ def test_unusable_cache_fails_and_full_disk_is_a_warning(
     monkeypatch.setattr(doctor, "NEEDED_DISK", 10**18)
     found = look(Store(occupied / "cache"))
     assert (found["cache"].health, found["free disk"].health) == ("failed", "warning")
+
+
+@pytest.mark.parametrize("target", ["gemma4-31b", "qwen3.5-27b-nvfp4@sglang-0.5.23/rtx5090"])
+def test_the_disk_that_an_image_needs_is_what_its_files_and_layers_add_up_to(target: str) -> None:
+    project = Project(REPOSITORY)
+    plan = make_plan(project, select_one(project.matrix, target))
+    known = KnownLayers(project.known_layers)
+    layers = [blob for layer in plan.layers if (blob := known.blob(layer.key))]  # a small one may be new
+    needed = sum(layer.download for layer in plan.layers) + sum(layer.size for layer in layers)
+    assert 0.8 * doctor.NEEDED_DISK < needed <= doctor.NEEDED_DISK
+    assert round(sum(layer.unpacked for layer in layers) / 1e9) <= round(doctor.UNPACKED / 1e9)
 
 
 def test_environment_is_compared_with_its_lock(

@@ -32,7 +32,7 @@ def filled(text: str, places: Path) -> str:
         ("no-file", ["mods.check", "--report", "--source={missing}"]),
         ("bad-subject", ["audit", "{missing}.whl"]),
         ("bad-subject", ["audit", "{folder}"]),
-        ("unknown-name", ["audit", ""]),
+        ("bad-option", ["audit", ""]),
         ("output-unusable", ["load", "--file={folder}"]),
         ("output-unusable", ["load", "--file={missing}/image.tar"]),
         ("bad-option", ["load", "--file= "]),

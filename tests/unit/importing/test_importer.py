@@ -250,6 +250,9 @@ def test_a_folder_that_is_no_mod_is_refused(tmp_path: Path, files: dict[str, str
 def test_links_binaries_and_broken_diffs_are_refused(tmp_path: Path, project: Project) -> None:
     folder = write(tmp_path / "folder", {"run.sh": "x"})
     (folder / "link").symlink_to("/etc/passwd")
+    with raises("bad-import-source") as caught:
+        read_source("https://forge.example/pull/1.diff")
+    assert caught.value.fix == "Download it first: `curl -LO https://forge.example/pull/1.diff`."
     with raises("bad-import-source", match="cannot be read"):
         read_source(str(folder))
     with raises("bad-import-source", match="cannot be read"):

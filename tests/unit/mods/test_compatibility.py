@@ -5,15 +5,25 @@ from typing import Any
 
 import pytest
 
+from imagefactory.errors import ModError
 from imagefactory.mods.authoring import changes, scaffold, source_lines, unfinished, unified_diff
-from imagefactory.mods.compatibility import BEGIN, END, check_mods, markdown, refuse_broken, write_table
+from imagefactory.mods.compatibility import (
+    BEGIN,
+    END,
+    check_mods,
+    markdown,
+    of_another_distribution,
+    refuse_broken,
+    write_table,
+)
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import SourceLock
 from imagefactory.project.project import Project
 from images.shipped.mods.load import load_mod
+from images.shipped.mods.manifest import Manifest, Mod
 from tests.fixtures.failures import raises
-from tests.fixtures.lock_files import locked_wheel, write_wheel_lock
+from tests.fixtures.lock_files import locked_wheel, wheel_entry, write_wheel_lock
 from tests.fixtures.mods import Data, edit, has, inserting, manifest, table_in, write_mod
 from tests.fixtures.releases import Released
 from tests.fixtures.servers import SimpleIndex
@@ -22,6 +32,7 @@ from tests.fixtures.wheels import WheelFactory
 INDENTED = "if True:\n    import warnings\n"
 OLD = {"vllm/x.py": "class A(Base):\n    pass\n", "vllm/version.py": INDENTED}
 NEW = {"vllm/x.py": "class A(Base, Mixin):\n    pass\n", "vllm/version.py": INDENTED}
+LATER_FILES = {"vllm/later.py": "", "vllm_more/x.py": ""}
 MIXIN = {"file": "vllm/x.py", "class": "A", "base": "Mixin"}
 LATER = {"versions": ">=2", "reason": "it is there in another way"}
 VERSION_EDIT = edit("vllm/version.py", "import warnings\n", after="# marked\n")
@@ -30,7 +41,7 @@ VERSION_EDIT = edit("vllm/version.py", "import warnings\n", after="# marked\n")
 @pytest.fixture
 def project(released: Released) -> Project:
     """Make a checkout with two releases, the newer one with another distribution, and a version before both."""
-    made = released({"1.0": OLD, "2.0": NEW}, {"flash-thing": {"flash/x.py": "SLOW = 1\n"}})
+    made = released({"1.0": OLD, "2.0": NEW | LATER_FILES}, {"flash-thing": {"flash/x.py": "SLOW = 1\n"}})
     made.wheel_lock_path(Cell("tiny", "1.0", "cpu", "linux/amd64")).unlink()
     matrix, old = made.root / "matrix.yaml", "  old: {git: some/where, ref: old, counts_as: 0.5.0}\n"
     matrix.write_text(matrix.read_text().replace("  nightly:", f"{old}  nightly:"))
@@ -256,6 +267,10 @@ def test_a_source_file_is_shown_and_searched_and_a_folder_listed(project: Projec
     with raises("unknown-name", match=r"vLLM 1\.0 has no file vllm/envs/x\.py") as caught:
         lines("vllm/envs/x.py", "1.0")
     assert caught.value.fix == "Nearest: vllm/x.py."
+    for path in ("vllm/later.py", "vllm_more", "vllm_more/"):
+        with raises("unknown-name") as caught:
+            lines(path, "1.0")
+        assert caught.value.fix == "vLLM 2.0 has it: add `--vllm 2.0`."
     with raises("bad-option", match="not a regular expression"):
         lines("vllm/x.py", "1.0", "(")
     with raises("unknown-name", match="Unknown version"):
@@ -273,6 +288,29 @@ def test_scaffold_holds_on_every_version(project: Project) -> None:
     for name in ("../up", "My Mod", ""):
         with raises("bad-mod", match="is not a valid name for a mod"):
             scaffold(project, name)
+
+
+def test_a_new_mod_can_begin_as_a_copy_of_another(project: Project) -> None:
+    add(project, marker())
+    path = scaffold(Project(project.root, project.store), "my-mod", "marker")
+    copy = load_mod(path.parent)
+    assert copy.name == "my-mod"
+    original = load_mod(path.parents[1] / "marker")
+    assert copy.manifest.model_copy(update={"name": "marker"}) == original.manifest
+    with raises("unknown-name", match="Unknown mod 'nothing'"):
+        scaffold(project, "other", "nothing")
+
+
+def test_a_file_of_another_distribution_is_said_to_belong_to_it() -> None:
+    data = manifest("m", edit("torch/version.py", "x", after="!"), checks=[MIXIN])
+    mod = Mod(Manifest.model_validate(data), {})
+    variant = mod.manifest.variants[0]
+    what = f"The mod {mod.label(variant)} changes torch/version.py, which does not exist in this version."
+    missing = ModError("mod-file", what, where="x", why="A mod can only change an existing file.", fix="Add a variant.")
+    wheels = [wheel_entry(f"{name}-1.0-py3-none-any.whl", b"", 0) for name in ("vllm", "torch")]
+    found = of_another_distribution(missing, [(mod, variant)], wheels)
+    assert found.what.endswith("is of vllm, and torch/version.py belongs to torch.")
+    assert of_another_distribution(missing, [(mod, variant)], wheels[:1]) is missing
 
 
 def test_diff_shows_the_exact_change(project: Project) -> None:

@@ -4,7 +4,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from imagefactory.project.cells import buildable, support_warnings
+from imagefactory.project.cells import buildable, support_warnings, versions_without_reason
 from imagefactory.project.matrix import load_matrix
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.inv import Inv
@@ -47,3 +47,9 @@ def test_plan_says_what_is_wrong_with_the_images_that_a_rule_concerns(own_inv: I
     own_inv.checkout.edit_matrix("conflicts:\n", f"{rule}conflicts:\n")
     assert own_inv("plan", "big/gpu").stdout.splitlines()[-1] == "known fault: it hangs after an hour"
     assert "known fault" not in own_inv("plan", "tiny/cpu").stdout
+
+
+def test_an_older_version_that_nobody_gave_a_reason_for_is_found() -> None:
+    assert versions_without_reason(MATRIX, MATRIX.versions) == []
+    unexplained = versions_without_reason(MATRIX.model_copy(update={"kept": {}}), MATRIX.versions)
+    assert {*unexplained} == {*MATRIX.kept}

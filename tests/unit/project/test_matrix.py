@@ -127,7 +127,7 @@ def test_a_fork_on_github_knows_its_registry_and_whom_it_trusts(
         assert matrix.effective_source == "https://github.com/OWNER/factory"
         with raises("no-registry") as caught:
             matrix.require_registry()
-        assert caught.value.fix == "export FACTORY_REGISTRY=ghcr.io/YOU/images"
+        assert caught.value.fix == "export FACTORY_REGISTRY=ghcr.io/YOU/images  # or where you pull images from"
     # The workflow that runs may have checked out somebody else's factory, and then does not decide whom to trust.
     monkeypatch.setenv("GITHUB_REPOSITORY", "Another/factory")
     known = repository or "Another/factory"

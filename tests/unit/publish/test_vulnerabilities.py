@@ -32,7 +32,7 @@ def test_an_image_has_the_vulnerabilities_of_its_packages_and_no_others() -> Non
     assert record.found[0].aliases == ("GHSA-aaaa-bbbb-cccc",)
     assert record.not_scanned == ("wheel vllm 0.32.0",)
     assert record.line == (
-        "1 critical, 1 high; 1 packages were not scanned (grype 0.119.0 on 2026-11-17, database of 2026-11-16)"
+        "1 critical, 1 high; not scanned: 1 package (grype 0.119.0 on 2026-11-17, database of 2026-11-16)"
     )
     newer = Scan.read(GRYPE).record(DIGEST, PACKAGES | {"wheel torch": "2.14.0"}, ())
     assert [one.id for one in newer.found] == ["CVE-2026-1002"]

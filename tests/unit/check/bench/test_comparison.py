@@ -112,7 +112,7 @@ def test_only_what_was_asked_may_differ(changes: dict[str, Any], name: str) -> N
     [
         ({"complete": False, "why": "it was interrupted"}, "incomplete: it was interrupted"),
         ({"measurements": ()}, "no measurements"),
-        ({"measurements": (measurement(failed=1),)}, "failed: 1 request"),
+        ({"measurements": (measurement(failed=1),)}, "requests failed"),
         ({"sanity": ({"name": "x", "outcome": "failed"},)}, "did not pass"),
     ],
 )
