@@ -112,23 +112,23 @@ def models_by_use(matrix: Matrix, published: PublishedFigures) -> str:
 
 
 def model_facts(matrix: Matrix) -> str:
-    """Return the table of what each tag serves, downloads and drafts with, by which versions, under which licence."""
+    """Return the table of what each tag serves, downloads and drafts with, by which servers, under which licence."""
     rows = []
     for name, model in matrix.models.items():
         drafters = usable_drafters(matrix, select_one(matrix, name))
         size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
         table = f" + {model.memory.table_gb:.0f} GB on the disk" if model.memory and model.memory.table_gb else ""
-        servers = ((TITLES[server], model.range_of(server)) for server in TITLES)
+        servers = (title for server, title in TITLES.items() if model.range_of(server))
         row = (
             f"`{name}`",
             model.repo or "a random model, without a GPU",
             f"{size:.0f} GB {model.weights}{table}" if size else model.weights,
             f"{drafters[0].method} ({drafters[0].tokens})" if drafters else "none",
-            ", ".join(f"{title} {versions}" for title, versions in servers if versions),
+            ", ".join(servers),
             model.licence or "see its card" if model.repo else "-",
         )
         rows.append(row)
-    return markdown_table(rows, "tag", "serves", "weights", "drafter", "versions", "licence")
+    return markdown_table(rows, "tag", "serves", "weights", "drafter", "by", "licence")
 
 
 @dataclass(frozen=True)
