@@ -74,8 +74,12 @@ class Launch:
 
     @property
     def kv_volume(self) -> str:
-        """The volume for KV_DISK; a newer image takes over the same one, and reads what fits it."""
-        return f"imagefactory-kv-{self.cell.slug}"
+        return kv_volume(self.cell)
+
+
+def kv_volume(cell: Cell) -> str:
+    """Return the volume for KV_DISK; a newer image takes over the same one, and reads what fits it."""
+    return f"imagefactory-kv-{cell.slug}"
 
 
 def pinned(reference: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
+from imagefactory.launch.docker_run import kv_volume
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.cells import Cell, default_version
@@ -25,6 +26,7 @@ CHECKS: Final = ("gpu", "kernels", "combination")
 PUBLISHED: Final = ("current", "update waiting")
 OPTION: Final = " \\\n  "
 """What stands between the options of a command."""
+KV_DISK: Final = "/kv"
 
 
 RESERVES: Final = {"host": memory.KNOWN.host_reserve, "last": memory.KNOWN.last_reserve, "step": memory.KNOWN.step}
@@ -68,6 +70,8 @@ class StartMemory:
     """What the model can."""
     users: int
     """How many the server answers at once; 0 if it decides that itself."""
+    stage: int
+    """The host's memory that KV_DISK takes; 0 if the image refuses KV_DISK."""
 
     @classmethod
     def of(cls, start: Start) -> Self | None:
@@ -87,6 +91,7 @@ class StartMemory:
             settings.number("MAX_MODEL_LEN") or needs.context,
             needs.context,
             settings.number("MAX_NUM_SEQS") or 0,
+            _stage(start),
         )
 
     def _users(self, machine: memory.Machine, share: float, context: int) -> int:
@@ -109,6 +114,13 @@ class StartMemory:
         return larger if larger.users > default.users else default
 
 
+def _stage(start: Start) -> int:
+    known, pair = start.image.settings.get("KV_DISK"), (start.settings.number("NODES") or 1) > 1
+    if pair or known is None or not start.image.at_least(known.since):
+        return 0
+    return (start.settings.number("KV_DISK_STAGE_GB") or 0) * memory.GB
+
+
 @dataclass(frozen=True)
 class Fit:
     """How an image would start: for how many users with the whole context each, 0 if it would refuse."""
@@ -124,22 +136,25 @@ class Fit:
 
 @dataclass(frozen=True)
 class Command:
-    """The command of a start, with places for settings and for an API key."""
+    """The command of a start, with places for settings, for an API key and for KV_DISK."""
 
     before: str
     setting: str
     """A setting in the command, which takes the place of SETTING."""
     key: str
     """What hands over the key in the user's environment, never its value."""
+    disk: str
+    """What keeps the KV cache on a volume."""
     after: str = ""
 
     @classmethod
-    def of(cls, image: ImagePage, source: str) -> Self:
-        """Return the command for a published image, else for a new checkout, which takes keys from the environment."""
+    def of(cls, cell: Cell, image: ImagePage, source: str) -> Self:
+        """Return the command for a published image, else for a new checkout, which knows keys and volumes itself."""
         if image.state in PUBLISHED:
             before, _, after = image.docker_run.rpartition(OPTION)
-            return cls(before, f"{OPTION}--env SETTING", f"{OPTION}--env VLLM_API_KEY", f"{OPTION}{after}")
-        return cls(build_it(source, image.target), " --set SETTING", "", "")
+            disk = f"{OPTION}--env KV_DISK={KV_DISK}{OPTION}--volume {kv_volume(cell)}:{KV_DISK}"
+            return cls(before, f"{OPTION}--env SETTING", f"{OPTION}--env VLLM_API_KEY", disk, f"{OPTION}{after}")
+        return cls(build_it(source, image.target), " --set SETTING", "", f" --set KV_DISK={KV_DISK}")
 
 
 def build_it(source: str, target: str) -> str:
@@ -183,7 +198,7 @@ def image_starts(project: Project, images: Iterable[tuple[Cell, ImagePage]]) -> 
             image.state,
             image.answers,
             image.reference,
-            Command.of(image, matrix.effective_source),
+            Command.of(cell, image, matrix.effective_source),
             StartMemory.of(start) if matrix.archs[cell.arch].memory else None,
             tuple(finding.detail for finding in checks.run(start, CHECKS) if finding.result != OK),
         )

@@ -29,7 +29,7 @@
   const figure = (number, unit, ...words) => make("p", { class: "figure" }, make("b", {}, String(number)), ` ${unit} `, make("span", { class: "sub" }, ...words));
 
   /** Return the command of a start; the image's defaults are not repeated. */
-  function command({ memory: needs, command: { before, setting, key, after } }, fitted, { users = 1, port = "", withKey = false, parser = "" } = {}) {
+  function command({ memory: needs, command: { before, setting, key, disk, after } }, fitted, { users = 1, port = "", withKey = false, withDisk = false, parser = "" } = {}) {
     const given = port && port !== "8000" ? [["PORT", port]] : [];
     if (parser) given.push(["ENABLE_AUTO_TOOL_CHOICE", 1], ["TOOL_CALL_PARSER", parser]);
     if (fitted) {
@@ -37,7 +37,7 @@
       if (needs.users && users > needs.users) given.push(["MAX_NUM_SEQS", users]);
       if (fitted.share !== needs.share) given.push(["GPU_MEMORY_UTILIZATION", fitted.share]);
     }
-    return before + given.map((pair) => setting.replace("SETTING", pair.join("="))).join("") + (withKey ? key : "") + after;
+    return before + given.map((pair) => setting.replace("SETTING", pair.join("="))).join("") + (withKey ? key : "") + (withDisk ? disk : "") + after;
   }
 
   /** Say why a start would be refused. */
@@ -75,10 +75,10 @@
     return make("figure", { class: "picker-memory" }, shape("svg", svg, ...boxes, shape("line", { class: "picker-end", x1: end, x2: end, y1: 0, y2: 28 })), make("figcaption", { id: `memory-${number}` }, ...words));
   }
 
-  /** Draw what the memory is for: what others use, weights, drafter, working memory, KV cache. */
-  function memoryBar({ memory: needs }, { taken, fixed }, machine) {
+  /** Draw what the memory is for: what others use, weights, drafter, working memory, KV cache, the stage of KV_DISK. */
+  function memoryBar({ memory: needs }, { taken, fixed, stage }, machine) {
     const cache = Math.max(0, taken - fixed);
-    return bar([["used", "in use already", machine.total - machine.free], ["weights", "weights", needs.weights], ["drafter", "drafter", needs.drafter], ["working", "working memory", needs.working], ["cache", "KV cache", cache]], machine.total);
+    return bar([["used", "in use already", machine.total - machine.free], ["weights", "weights", needs.weights], ["drafter", "drafter", needs.drafter], ["working", "working memory", needs.working], ["cache", "KV cache", cache], ["stage", "on its way to the disk", stage]], machine.total);
   }
 
   /** Return a machine with so many GB left, as many as there are at most. */

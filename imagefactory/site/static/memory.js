@@ -3,13 +3,14 @@
 (() => {
   /** Return how a start uses a machine; `users` is for how many with the whole context each it has room, 0 if it is refused.
       Without a share it takes the image's own, or the largest that the machine allows if more users fit then. */
-  function fit(needs, machine, { context = 0, users = 1, share = null } = {}) {
+  function fit(needs, machine, { context = 0, users = 1, share = null, disk = false } = {}) {
     const { host, last, step } = startsData.reserves;
     const length = context || needs.context;
     const whole = needs.of_free ? machine.free : machine.total;
     const beside = needs.holds_working ? 0 : needs.working;
     const fixed = needs.weights + needs.drafter + (needs.holds_working ? needs.working : 0);
-    const usable = (machine.unified ? Math.min(machine.total - host, machine.free - last) : machine.free) - beside;
+    const stage = disk && machine.unified ? needs.stage : 0;
+    const usable = (machine.unified ? Math.min(machine.total - host, machine.free - last) : machine.free) - stage - beside;
     const most = Math.max(0, Math.floor((usable / whole) * 100)) / 100;
     const each = needs.per_user + length * needs.per_token;
     const longest = (part) => Math.min(needs.longest, Math.max(0, Math.floor((part * whole - fixed - needs.per_user) / needs.per_token / step) * step));
@@ -17,7 +18,7 @@
     let chosen = share ?? needs.share;
     if (share === null && room(chosen) < users && room(most) > room(chosen)) chosen = most;
     const taken = chosen * whole;
-    return { users: room(chosen), share: chosen, context: length, longest: longest(most), most, whole, fixed, each, taken, beside };
+    return { users: room(chosen), share: chosen, context: length, longest: longest(most), most, whole, fixed, each, taken, beside, stage };
   }
 
   /** Return the images for a use on a machine with how they fit: those for all users first, then for some, then the rest. */

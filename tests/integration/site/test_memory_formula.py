@@ -23,7 +23,7 @@ from tests.fixtures.checkouts import REPOSITORY
 
 PROJECT = Project(REPOSITORY)
 CASES = 2000
-FIT = "() => cases.map(({ needs, machine, context, users }) => Memory.fit(needs, machine, { context, users }))"
+FIT = "() => cases.map(({ needs, machine, ...asked }) => Memory.fit(needs, machine, asked))"
 TOGETHER = "() => pairs.map(({ first, second, machine }) => Memory.together(first, second, machine))"
 
 
@@ -48,13 +48,14 @@ def page(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
-def passes(start: Start, machine: Machine, share: float, context: int) -> bool:
+def passes(start: Start, machine: Machine, share: float, context: int, *, disk: bool = False) -> bool:
     """Whether the memory check of the image's own program lets a start pass."""
     of_gpu = (None, None) if machine.unified else (machine.total, machine.free)
     gpus = (Gpu(machine.title, start.image.capability, *of_gpu),)
     names = start.settings.given & {"NODE_RANK", "HEAD_ADDRESS"}
     pair = {name: start.settings.text(name) for name in names}
     given = {"GPU_MEMORY_UTILIZATION": str(share), "MAX_MODEL_LEN": str(context), **pair}
+    given |= {"KV_DISK": "/kv"} if disk else {}
     settings = program_settings.read(start.image, given)
     command = start.server.build(start.image, settings)
     readings = Readings(gpus, "", machine.total, machine.free)
@@ -70,22 +71,24 @@ def test_browser_python_and_serve_program_agree_on_random_questions(
         idle, start, needs = source.choice(starts)
         free = source.choice((idle.free, idle.total, source.randrange(1, idle.total)))
         context = source.choice((0, 8192, 65_536, 131_072, source.randint(1, 1_100_000)))
-        cases.append((replace(idle, free=free), start, needs, context, source.choice((1, 2, 4, 8, 16, 32, 300))))
+        users, disk = source.choice((1, 2, 4, 8, 16, 32, 300)), bool(needs.stage and source.randrange(2))
+        cases.append((replace(idle, free=free), start, needs, context, users, disk))
     questions = [
-        {"needs": needs, "machine": machine, "context": context, "users": users}
-        for machine, _, needs, context, users in cases
+        {"needs": needs, "machine": machine, "context": context, "users": users, "disk": disk}
+        for machine, _, needs, context, users, disk in cases
     ]
     page.add_script_tag(content=as_script("cases", questions))
     for case, answer in zip(cases, page.evaluate(FIT), strict=True):
-        machine, start, needs, context, users = case
-        expected = needs.fit(machine.memory, context, users)
+        machine, start, needs, context, users, disk = case
+        expected = needs.fit(machine.memory._replace(stage=needs.stage if disk else 0), context, users)
         assert (answer["users"], answer["share"], answer["context"]) == (
             expected.users,
             expected.share,
             expected.context,
         ), case
         if expected.share >= 0.01:  # what a setting can say
-            assert passes(start, machine, expected.share, expected.context) == bool(expected.users), case
+            allowed = passes(start, machine, expected.share, expected.context, disk=disk)
+            assert allowed == bool(expected.users), case
         outcomes["all" if expected.place(users) == 0 else "some" if expected.users else "none"] += 1
     assert min(outcomes.values()) > CASES // 20, outcomes
 

@@ -77,3 +77,15 @@ def test_the_command_of_a_published_image_takes_a_port_and_a_key_by_name(site: s
     assert (port, key) == ("--env PORT=8001", "--env VLLM_API_KEY")
     assert "@sha256:" in image
     expect(page.locator("#picker-verdict")).to_contain_text("Set VLLM_API_KEY in your shell first")
+
+
+def test_kv_disk_takes_its_memory_and_brings_its_volume(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/{BIG}&context=131072&users=8")
+    without = "--set MAX_MODEL_LEN=131072 --set MAX_NUM_SEQS=8 --set GPU_MEMORY_UTILIZATION="
+    assert command(page).endswith(f"{without}0.87")
+    page.get_by_label("Keep prompts on the disk").check()
+    assert command(page).endswith(f"{without}0.84 --set KV_DISK=/kv")
+    expect(page.locator("#picker-memory figcaption")).to_contain_text("on its way to the disk 4.0 GB")
+    page = tabs(f"{site}/models/tiny.html#disk=on")
+    expect(page.get_by_label("Keep prompts on the disk")).to_be_disabled()
+    assert "KV_DISK" not in command(page), "there is no GPU"
