@@ -49,12 +49,18 @@ class Watch:
         self._seen = liveness.HangDetector(time.monotonic())
         self._activity = processes.Activity(process, watched.cache)
         self._listens = False
+        self.metrics: bytes | None = None
+        """What the server told at the last look; None if it did not answer."""
         self._asked: list[bool] = []
         """The outcome of the request for one token, once there is one."""
 
     def look(self, now: float) -> Hang | None:
         """Look once; return what hangs."""
-        told = metrics(self._watched) if self._watched.address.port else None
+        told = None
+        if self._watched.address.port:
+            with suppress(OSError, ValueError):
+                told = health.request(self._watched.address, "GET", "/metrics", key=self._watched.key).body
+        self.metrics = told
         if told is not None and not self._listens:
             self._listens = True
             self._seen.see(now, None, waiting=False, alive=True)
@@ -100,17 +106,11 @@ class Watch:
         return liveness.compiling() or (self._watched.link is not None and self._watched.link.compiles)
 
 
-def metrics(watched: Watched) -> bytes | None:
-    """Return the server's metrics; None if it does not answer."""
-    try:
-        return health.request(watched.address, "GET", "/metrics", key=watched.key, timeout=5).body
-    except (OSError, ValueError):
-        return None
-
-
-def begin(watched: Watched, process: int) -> None:
+def begin(watched: Watched, process: int) -> Watch:
     """Start to watch a server, in a thread that gives this process's signs of life."""
-    threading.Thread(target=_keep_looking, args=(Watch(watched, process), watched, process), daemon=True).start()
+    watch = Watch(watched, process)
+    threading.Thread(target=_keep_looking, args=(watch, watched, process), daemon=True).start()
+    return watch
 
 
 def _keep_looking(watch: Watch, watched: Watched, process: int) -> None:

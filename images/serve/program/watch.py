@@ -118,7 +118,7 @@ def _companion(task: Task, server: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C stops the server, and with it this process
     memory_guard.begin(task.guarded, server)  # a thread that does not yield to others
     os.nice(10)
-    hangs.begin(task.watched, server)
+    watch = hangs.begin(task.watched, server)
     became = time.monotonic()
     started = became if task.began is None else task.began
     compiling = _compile(task)
@@ -143,7 +143,7 @@ def _companion(task: Task, server: int) -> None:
         _tell_start(task, moments)
     except Exception as error:  # noqa: BLE001 - of a server's words
         say(f"the report of the start failed: {type(error).__name__}")
-    _report(task, server)
+    _report(task, server, watch)
 
 
 def _compile(task: Task) -> int:
@@ -226,12 +226,12 @@ def _listens(task: Task, server: int, started: float) -> bool:
     return True
 
 
-def _report(task: Task, server: int) -> None:
+def _report(task: Task, server: int, watch: hangs.Watch) -> None:
     """Report draft acceptance, and what came from KV_DISK, until the server ends."""
     drafts, from_disk, told = drafting.Reporter(), 0.0, 0.0
     while os.getppid() == server:
         time.sleep(hangs.LOOK)
-        now, metrics = time.monotonic(), hangs.metrics(task.watched) or b""
+        now, metrics = time.monotonic(), watch.metrics or b""
         for line in drafts.look(now, task.server.drafted(metrics)) if task.drafting and metrics else ():
             say(line)
         if (read := task.server.from_disk(metrics)) > from_disk and now - told >= WARN_EVERY:

@@ -98,6 +98,18 @@ def test_who_answers_our_question_or_works_is_not_stuck(started: Start, tmp_path
     assert not (tmp_path / f"imagefactory-{os.getuid()}" / "stuck").exists()
 
 
+def test_the_watch_and_the_reports_share_one_reading_of_the_metrics(started: Start, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    from_disk = """'vllm:prompt_tokens_cached_by_source_total{source="disk"} 4096.0\\n'"""
+    process = started(serves(f"(open({str(asked)!r}, 'a').write('x'), {from_disk})[1]"), HANG_LIMIT="0")
+    assert process.stderr is not None
+    assert any("4,096 tokens of prompts came from KV_DISK" in line for line in process.stderr)
+    before, began = asked.stat().st_size, time.monotonic()
+    time.sleep(4)
+    looks = asked.stat().st_size - before
+    assert 0 < looks <= (time.monotonic() - began) / FAST["hangs.LOOK"] + 1
+
+
 def test_a_server_that_answers_at_no_port_is_not_judged(started: Start) -> None:
     process = started("time.sleep(600)", EXTRA_ARGS="--uds /run/vllm", CHECKS="off", HANG_LIMIT="1")
     time.sleep(4)
