@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import vllm
 from huggingface_hub import try_to_load_from_cache  # type: ignore[import-not-found]
-from imagefactory_kv_files import Files  # type: ignore[import-not-found]
+from imagefactory_kv_files import SPAN, Files, last_use  # type: ignore[import-not-found]
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     LookupResult,
@@ -54,9 +54,6 @@ ALL, OF_GROUP = 7 / 8, 5 / 8
 The rest is for what others write. Of several groups one has all tokens, and would leave nothing for the windows or
 states of the others, without which it is of no use.
 """
-SPAN = 1 << 24
-"""Nanoseconds: a file's last use is that of its request, less one for each token before its end, so that the end of a
-conversation, which is of no use without its beginning, goes first. No conversation has more tokens."""
 
 _CHOOSING = re.compile("PYTHONHASHSEED$|VLLM_(USE_|.*(ATTENTION|BACKEND|KV_|FP[48]|MLA|MOE|QUANT|LAYOUT))")
 """Names of variables by which users choose how vLLM computes, or how it names parts."""
@@ -113,7 +110,7 @@ class Disk(SecondaryTierManager):  # type: ignore[misc]
 
     def submit_store(self, job: Any) -> None:  # noqa: ANN401
         self._touch(job.req_context)
-        keep = min(self._began.values(), default=time.time_ns()) - SPAN
+        keep = last_use(min(self._began.values(), default=time.time_ns()), SPAN)
         # They come as a set; the beginning of a conversation has to be there first.
         parts = sorted(zip(job.keys, job.chunk_ids, strict=True), key=lambda part: _position(job.req_context, part[0]))
         tasks = [self._writing(key, chunk, self._used(job.req_context, key), keep) for key, chunk in parts]
@@ -169,7 +166,7 @@ class Disk(SecondaryTierManager):  # type: ignore[misc]
 
     def _used(self, req_context: Any, key: bytes) -> int:  # noqa: ANN401
         began = self._began.get(req_context.req_id) or time.time_ns()
-        return began - min(_position(req_context, key), SPAN - 1)
+        return int(last_use(began, _position(req_context, key)))
 
     def _touch(self, req_context: Any) -> None:  # noqa: ANN401
         """Note that a request uses what is there of its conversation, wherever it has it from."""
@@ -178,7 +175,7 @@ class Disk(SecondaryTierManager):  # type: ignore[misc]
         self._touched.add(req_context.req_id)
         began = self._began.get(req_context.req_id) or time.time_ns()
         positions = req_context._offload_key_positions  # noqa: SLF001 - vLLM has no other way to all of its keys
-        used = [(key.hex(), began - min(end, SPAN - 1)) for key, end in positions.items() if self.has(key)]
+        used = [(key.hex(), last_use(began, end)) for key, end in positions.items() if self.has(key)]
         if used:
             self._uses.put(used)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from images.serve.hook import imagefactory_kv_files as kv
-from images.serve.hook.imagefactory_kv_files import PAGE, Files, InUseError
+from images.serve.hook.imagefactory_kv_files import PAGE, Files, InUseError, last_use
 from tests.fixtures.engines import wait_until
 from tests.fixtures.serving import REPOSITORY
 
@@ -112,6 +112,20 @@ def test_the_least_recently_used_go_first_also_after_a_restart(tmp_path: Path) -
         assert files.write(named(number), page(), began + (2 + number) * day)
     assert [number for number in range(6) if named(number) in files] == [0, 3, 4, 5]
     assert files.total == 4 * FILE == size_of(tmp_path)
+
+
+@pytest.mark.parametrize("seconds", [3, 30])
+def test_after_a_restart_too_the_end_of_a_conversation_goes_before_its_beginning(tmp_path: Path, seconds: int) -> None:
+    files, now = Files(str(tmp_path), PLACE, 60 * FILE), time.time_ns() - 3600 * 10**9
+    for turn in range(60):  # each uses what is there, and brings one part more
+        began = now + turn * seconds * 10**9
+        files.touch([(named(part), last_use(began, 16 * (part + 1))) for part in range(turn)])
+        assert files.write(named(turn), page(), last_use(began, 16 * (turn + 1)))
+    files.close()
+    files = Files(str(tmp_path), PLACE, 60 * FILE)
+    for number in range(100, 120):  # another conversation
+        assert files.write(named(number), page(), last_use(time.time_ns(), 16 * (number - 99)))
+    assert [part for part in range(60) if named(part) in files] == list(range(40))
 
 
 def test_what_running_requests_use_is_kept_and_nothing_more_is_written(tmp_path: Path) -> None:
