@@ -32,7 +32,7 @@ _SMALL: Final = 74  # smaller ones
 SPREAD: Final = "bars: standard deviation of the repeats"
 POINTS: Final = "bars: means; points: repeats"
 _MOST: Final = 6  # series that can be told apart
-_BARS: Final = 12  # bars beside each other that have room for their values
+_VALUES: Final = 3  # series whose values stand below their bars
 _LETTER: Final = 4.8  # points: the width of a small letter
 STEPS: Final = ("checks", "imports", "engine", "weights", "compile", "graphs", "server", "kernels", "warm-up")
 """The steps of a start in their order, each with a colour of its own."""
@@ -112,7 +112,7 @@ class _Series:
             moved = [place + (number - (len(self.series) - 1) / 2) * width for place in at]
             axes.bar(moved, list(means.values()), width, color=colour, hatch=_HATCHES[number % 8], label=named)
             self._draw_repeats(axes, theme, dict(zip(moved, means, strict=True)), values)
-        axes.set_xticks(range(len(places)), places, fontsize="small")
+        axes.set_xticks(range(len(places)), [self._tick(place) for place in places], fontsize="small")
         axes.set_xlim(-0.5, len(places) - 0.5)
         axes.set_ylim(bottom=0)
         axes.set(xlabel=self.about, ylabel=self.unit)
@@ -124,11 +124,14 @@ class _Series:
         for x, place in places.items():
             repeats = values[place] if len(values[place]) > 1 else []
             axes.scatter([x] * len(repeats), repeats, s=12, facecolor=theme.paper, edgecolor=theme.ink, zorder=3)
-            if len(self.places) * len(self.series) <= _BARS:
-                mean = fmean(values[place])
-                shown = f"{mean:.1f}" if mean < 100 else f"{mean:.0f}"  # noqa: PLR2004 - three digits
-                above: Any = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
-                axes.annotate(shown, (x, max(values[place])), **above)
+
+    def _tick(self, place: str) -> str:
+        """Return the name of a place with the means of its few bars below, in the order of the series."""
+        values = [series[place] for series in self.series.values() if series.get(place)]
+        if self.kind == "lines" or len(self.series) > _VALUES:
+            return place
+        means = [fmean(repeats) for repeats in values]
+        return "\n".join([place, *(f"{mean:.1f}" if mean < 100 else f"{mean:.0f}" for mean in means)])  # noqa: PLR2004
 
 
 @dataclass(frozen=True)

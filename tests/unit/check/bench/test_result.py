@@ -17,6 +17,7 @@ from imagefactory.check.bench.result import (
 )
 from tests.fixtures.benchmarks import BOUND, MACHINE, SPREAD, at_speed, drafting, measurement
 from tests.fixtures.benchmarks import result as made_up
+from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 
 KNOWN = {BOUND.digest}
@@ -55,6 +56,14 @@ def test_implausible_results_are_refused(tmp_path: Path, changes: dict[str, Any]
     share(tmp_path, result(**changes))
     with raises("bad-bench-result", match=rf"a\.json: .*{reason}"):
         check_shared(tmp_path, KNOWN)
+
+
+def test_the_example_is_a_whole_result_that_is_not_shared(tmp_path: Path) -> None:
+    example = BenchResult.read(REPOSITORY / "docs" / "examples" / "bench-quick.json")
+    assert example.machine.load is not None
+    share(tmp_path, example)
+    assert check_shared(tmp_path, {example.bound.digest}) == 1
+    assert "examples" not in RESULTS.parts
 
 
 def test_images_of_unchanged_results_may_be_gone_from_the_locks(tmp_path: Path) -> None:
