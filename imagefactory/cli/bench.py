@@ -155,7 +155,7 @@ def plot(project: Project, results: str, output: str = "") -> None:
 @command("bench", base="look for the images of results that are new since this commit (default: of all results)")
 def check(project: Project, base: str = "") -> None:
     """Check the results in data/results: format, plausibility, and that new ones are of images of this checkout."""
-    from imagefactory.check.bench.result import check_shared, unchanged_files
+    from imagefactory.check.bench.result import RESULTS, check_shared, unchanged_files
     from imagefactory.ci.pull_request import worktree
     from imagefactory.plan.known_layers import KnownLayers
     from imagefactory.plan.make import locked_plans
@@ -166,4 +166,5 @@ def check(project: Project, base: str = "") -> None:
             unchanged = unchanged_files(project.root, folder)
     layers = KnownLayers(project.known_layers)
     digests = {image.digest for plan in locked_plans(project) if (image := layers.image(plan))}
-    say(f"plausible: {count(check_shared(project.root, digests, unchanged), 'result')}")
+    number = check_shared(project.root, digests, unchanged)
+    say(f"plausible: {count(number, 'result')}" if number else f"{RESULTS} has no results yet")
