@@ -12,7 +12,7 @@ from imagefactory.errors import NetworkError, UsageError, clean
 from imagefactory.launch.docker_run import STOP_SECONDS
 from imagefactory.pair.machines import HERE, Machine, check, failed, reach, run
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
-from imagefactory.store.progress import Say
+from imagefactory.store.progress import Say, count
 
 PAIR: Final = "imagefactory.pair"
 """The label of both containers; its value is the other machine's name."""
@@ -44,7 +44,7 @@ class State:
 
     def __str__(self) -> str:
         ended = "" if self.runs else f" with code {self.code}"
-        again = f", restarted {self.restarts} time{'s' * (self.restarts > 1)}" if self.restarts else ""
+        again = f", restarted {count(self.restarts, 'time')}" if self.restarts else ""
         return f"{self.status}{ended}{again}"
 
 
