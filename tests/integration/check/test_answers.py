@@ -27,6 +27,7 @@ from tests.fixtures.trained import SETTINGS, measured, mounted
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 Place = dict[str, float]
 NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'"""
+FAULT = """--hf-overrides '{"rms_norm_eps": 0.1}'"""  # as docs/answers.md shows it
 LAYER = "vllm/model_executor/models/qwen3.py"
 GPU = {"amd64": "rtx5090", "arm64": "gb10"}[MACHINE]
 # FlashInfer, which another mod changes, is not in images for CPUs.
@@ -50,6 +51,12 @@ def test_a_drafter_and_a_mod_that_adds_a_comment_change_nothing(
     assert verdict(served, both)[0] == "drafter"
     found = figures(served, both)
     assert (found.divergence, found.partings, found.continuations) == (0, 0, 8)
+
+
+def test_the_fault_that_the_page_shows_is_refused(served: AnswersResult, trained: Path, tiny_checkout: Path) -> None:
+    what, judged = verdict(served, measured(tiny_checkout, trained, EXTRA_ARGS=FAULT))
+    assert what == "kernels"
+    assert judged.startswith("changed: KL "), judged
 
 
 @pytest.mark.parametrize("name", [name for name, mod in MODS.items() if mod.variant(Version("0.32.0"))])
