@@ -18,7 +18,7 @@ from imagefactory.site.home_page import ModelCard
 from imagefactory.site.lookups import package_versions
 from imagefactory.site.model_page import SYNONYMS, search_words
 from imagefactory.site.site_contents import SiteContents
-from imagefactory.site.starts import RESERVES
+from imagefactory.site.starts import RESERVES, Command
 from imagefactory.site.status_page import NightChange
 
 FORMAT: Final = 1
@@ -131,6 +131,7 @@ def starts_document(contents: SiteContents) -> Mapping[str, object]:
         "reserves": RESERVES,
         "machines": contents.machines,
         "images": contents.starts,
+        "build": Command.of_checkout(contents.source),
         "order": contents.order,
         "ordered": {use: ordered_by(use) for use in contents.order},
         "models": {model.name: ModelCard.of(model) for model in contents.models},

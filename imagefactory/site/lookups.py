@@ -28,11 +28,12 @@ class Answer:
     kind: str
     """The outcome that colours the chip."""
     names: Sequence[str]
-    """Whoever types one of these wants this card and no other."""
+    """Whoever types one of these wants this card and no other; the card shows them."""
     lines: Sequence[tuple[str, Sequence[int]]]
-    note: str = ""
     more: str = ""
-    """What is shown when asked for, and searched."""
+    """What is shown when asked for, and searched: digests by the 12 digits that Docker shows."""
+    page: int | None = None
+    """The link of the title."""
 
 
 @dataclass
@@ -54,12 +55,12 @@ def upgrades_lookup(upgrades: Iterable[Upgrade]) -> Mapping[str, object]:
     links = Links()
 
     def answer(row: Upgrade) -> Answer:
-        lines: list[tuple[str, Sequence[int]]] = [(plain(line), ()) for line in row.lines]
-        lines += [("", [links.number("Its page", f"images/{row.slug}.html")])] if row.slug else []
+        lines = [(plain(line), ()) for line in row.lines]
+        page = links.number(row.target, f"images/{row.slug}.html") if row.slug else None
         kind = outcome_class(row.state)
-        note = " · ".join(row.names) or "not known to be published"
-        more = " ".join(filter(None, [f"digest {row.digest}", row.id and f"image ID {row.id}", f"newest {row.newest}"]))
-        return Answer(row.target, CHIPS[row.state], kind, (row.target, *row.names), lines, note, more)
+        digests = {"digest": row.digest, "image ID": row.id, "newest": row.newest if row.newest != row.digest else ""}
+        more = ", ".join(f"{name} {digest[7:19]}" for name, digest in digests.items() if digest)
+        return Answer(row.target, CHIPS[row.state], kind, (row.target, *row.names), lines, more, page)
 
     return links.document(map(answer, upgrades))
 

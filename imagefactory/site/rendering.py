@@ -45,7 +45,7 @@ SCRIPTS: Final = {
         f"{page}.html": ("starts-data", "static/memory", "static/drawing", f"static/{script}")
         for page, script in (("home", "choose"), ("model", "picker"), ("compare", "compare"))
     },
-    **{f"{page}.html": (f"{page}-data", "static/drawing", "static/lookup") for page in ("upgrade", "vulnerabilities")},
+    **dict.fromkeys(("upgrade.html", "vulnerabilities.html"), ("static/drawing", "static/lookup")),
 }
 """The scripts of pages that compute or look something up, in the order in which they run."""
 _FIGURES: Final = 24  # bars of a model's chart

@@ -148,13 +148,16 @@ class Command:
     after: str = ""
 
     @classmethod
-    def of(cls, cell: Cell, image: ImagePage, source: str) -> Self:
-        """Return the command for a published image, else for a new checkout, which knows keys and volumes itself."""
-        if image.state in PUBLISHED:
-            before, _, after = image.docker_run.rpartition(OPTION)
-            disk = f"{OPTION}--env KV_DISK={KV_DISK}{OPTION}--volume {kv_volume(cell)}:{KV_DISK}"
-            return cls(before, f"{OPTION}--env SETTING", f"{OPTION}--env VLLM_API_KEY", disk, f"{OPTION}{after}")
-        return cls(build_it(source, image.target), " --set SETTING", "", f" --set KV_DISK={KV_DISK}")
+    def of(cls, cell: Cell, image: ImagePage) -> Self:
+        """Return the command for a published image."""
+        before, _, after = image.docker_run.rpartition(OPTION)
+        disk = f"{OPTION}--env KV_DISK={KV_DISK}{OPTION}--volume {kv_volume(cell)}:{KV_DISK}"
+        return cls(before, f"{OPTION}--env SETTING", f"{OPTION}--env VLLM_API_KEY", disk, f"{OPTION}{after}")
+
+    @classmethod
+    def of_checkout(cls, source: str) -> Self:
+        """Return the command for all others, with a place for TARGET; a new checkout knows keys and volumes itself."""
+        return cls(build_it(source, "TARGET"), " --set SETTING", "", f" --set KV_DISK={KV_DISK}")
 
 
 def build_it(source: str, target: str) -> str:
@@ -175,9 +178,12 @@ class ImageStart:
     """Whether it stands for its model."""
     pair: bool
     state: str
+    target: str
     answers: str
     reference: str
-    command: Command
+    """Of an image whose digest has to be checked; empty for others."""
+    command: Command | None
+    """None for an image that is not published."""
     memory: StartMemory | None
     """None for machines without a GPU, and for models of unknown size."""
     warnings: tuple[str, ...]
@@ -196,9 +202,10 @@ def image_starts(project: Project, images: Iterable[tuple[Cell, ImagePage]]) -> 
             cell.version == default_version(matrix, cell.model),
             matrix.models[cell.model].sparks > 1,
             image.state,
+            image.target,
             image.answers,
-            image.reference,
-            Command.of(cell, image, matrix.effective_source),
+            image.reference if image.state == "update waiting" else "",
+            Command.of(cell, image) if image.state in PUBLISHED else None,
             StartMemory.of(start) if matrix.archs[cell.arch].memory else None,
             tuple(finding.detail for finding in checks.run(start, CHECKS) if finding.result != OK),
         )

@@ -29,7 +29,8 @@
   const figure = (number, unit, ...words) => make("p", { class: "figure" }, make("b", {}, String(number)), ` ${unit} `, make("span", { class: "sub" }, ...words));
 
   /** Return the command of a start; the image's defaults are not repeated. */
-  function command({ memory: needs, command: { before, setting, key, disk, after } }, fitted, { users = 1, port = "", withKey = false, withDisk = false, parser = "" } = {}) {
+  function command({ memory: needs, target, command: own }, fitted, { users = 1, port = "", withKey = false, withDisk = false, parser = "" } = {}) {
+    const { before, setting, key, disk, after } = own ?? { ...startsData.build, before: startsData.build.before.replaceAll("TARGET", target) };
     const given = port && port !== "8000" ? [["PORT", port]] : [];
     if (parser) given.push(["ENABLE_AUTO_TOOL_CHOICE", 1], ["TOOL_CALL_PARSER", parser]);
     if (fitted) {

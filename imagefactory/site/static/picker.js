@@ -4,15 +4,14 @@ document.addEventListener("DOMContentLoaded", () => {
   const form = document.getElementById("picker-form");
   if (!form) return;
   const { make, terminal, command, verdict, memoryBar, machineOf, bind } = Drawing;
-  const PUBLISHED = ["current", "update waiting"];
 
   function* notes(image, withKey) {
     for (const warning of image.warnings) yield `Warning: ${warning}.`;
     if (image.pair) yield "Two Sparks: this starts the first; docs/two-sparks.md starts both.";
-    if (!PUBLISHED.includes(image.state)) yield "Not published, as far as this site knows: the commands build it, from a new checkout.";
+    if (!image.command) yield "Not published, as far as this site knows: the commands build it, from a new checkout.";
     else {
       yield `${image.answers[0].toUpperCase()}${image.answers.slice(1)}.`;
-      if (image.state !== "current") yield `The digest is from the registry’s catalog, which is not signed, and this commit makes another. Check it: ./inv verify --image ${image.reference}`;
+      if (image.reference) yield `The digest is from the registry’s catalog, which is not signed, and this commit makes another. Check it: ./inv verify --image ${image.reference}`;
     }
     if (withKey) yield "Set VLLM_API_KEY in your shell first: the command hands the key on by name.";
   }

@@ -144,10 +144,10 @@ def test_an_upgrade_is_found_by_tag_and_day_and_digests_are_where_asked(files: d
     new, old = data_of(files, "upgrade")["answers"]
     assert {"tiny@2.0/cpu", "tiny", "2026-11-14"} <= {*old["names"]}
     assert (old["title"], old["chip"], new["chip"]) == ("tiny@2.0/cpu", "a newer one", "newest")
-    shown = " ".join([old["title"], old["note"], *(text for text, _ in old["lines"])])
-    assert "1" * 64 not in shown
-    assert f"digest sha256:{'1' * 64}" in old["more"]
-    assert "image ID sha256:" in new["more"]
+    shown = " ".join([old["title"], *old["names"], *(text for text, _ in old["lines"])])
+    assert "1" * 12 not in shown
+    assert old["more"].startswith(f"digest {'1' * 12}, newest ")
+    assert re.fullmatch("digest [0-9a-f]{12}, image ID [0-9a-f]{12}", new["more"])
     assert "sha256:1" not in files["upgrade.html"].decode(), "nothing is there before something is typed"
 
 
