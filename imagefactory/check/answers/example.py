@@ -7,6 +7,7 @@ from typing import Final
 from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.project.data import DATA
 from imagefactory.store.atomic import writing
+from imagefactory.store.digests import parse_json
 
 NAME: Final = "trained-tiny"
 SETTINGS: Final = {"LOAD_FORMAT": "auto", "MAX_MODEL_LEN": "512"}
@@ -16,7 +17,7 @@ SETTINGS: Final = {"LOAD_FORMAT": "auto", "MAX_MODEL_LEN": "512"}
 def write_example(root: Path, folder: Path) -> None:
     """Write the model's files: the tiny model's, with biases, and the weights that tools/train_tiny.py trained."""
     files = tiny_model()
-    config = json.loads(files["config.json"]) | {"attention_bias": True}
+    config = parse_json(files["config.json"]) | {"attention_bias": True}
     files["config.json"] = json.dumps(config).encode()
     files["model.safetensors"] = (root / DATA / "trained_model" / "model.safetensors").read_bytes()
     for name, data in files.items():
