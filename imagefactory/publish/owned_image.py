@@ -80,7 +80,8 @@ class _Search:
                 return self._read(*find_published(self.catalog, name))
             if digits and name is named:
                 names += in_docker(digits[1])
-        if digits and (planned := find_planned(self._project, [_DIGEST.sub(r"\1", name) for name in names])):
+        keys = [name.rpartition("@")[2].removeprefix("sha256:") for name in names]
+        if digits and (planned := find_planned(self._project, keys)):
             plan, image = planned
             before = contents_of_plan(self._project, plan, image)
             newest = newest_version(self._project.matrix, plan.cell)
