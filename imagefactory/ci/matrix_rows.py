@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from packaging.version import Version
 
-from imagefactory.errors import ConfigError, LockError
+from imagefactory.errors import ConfigError
 from imagefactory.project.server_versions import TITLES, VLLM, Override
 
 
@@ -55,7 +55,7 @@ def without_override(text: str, server: str, key: str, requirement: str) -> str:
         kept += [] if dropping else [line]
     fewer = "".join(kept)
     if fewer == text:
-        raise LockError(
+        raise ConfigError(
             "bad-release",
             f"{requirement} cannot be taken out of the matrix.",
             where=f"{server}.{key}.overrides in matrix.yaml",

@@ -28,11 +28,11 @@ from imagefactory.project.targets import select_one
 project = Project(Path(sys.argv[1]))
 cell = select_one(project.matrix, sys.argv[2])
 with machines.reach("spark2") as there:
-    image = up.pulled(prepare.image_to_run(project, cell), print)
+    image = up.pulled(prepare.image_to_run(project, cell, print), print)
     given = {"MODEL": "some/tiny"}
     start = prepare.prepare(project, cell, image, given=given, environment=os.environ)
     try:
-        pair = up.plan(project, cell, there, start, interface="", say=lambda text: None)
+        pair = up.plan(cell, there, start, up.need_of(project, cell, ""), lambda text: None)
     except FactoryError as error:
         sys.exit(error.what)
     steps = [step for step in up.decide(pair) if step is up.Step.COPY_WEIGHTS]
