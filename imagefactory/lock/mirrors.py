@@ -75,7 +75,7 @@ def read_apt_sources(apt: Path) -> Iterator[AptSource]:
             continue
         text = re.sub(r"(?m)^#.*\n|#.*$", "", file.read_text("utf-8", errors="replace"))
         for entry in re.split(r"\n" if file.suffix == ".list" else r"\n\s*\n", text):
-            words = re.sub(r"\[[^\]]*\]", " ", entry).split()  # without options
+            words = re.sub(r"\[[^][]*\]", " ", entry).split()  # without options
             if {"deb", "main"} <= set(words) and not re.search(r"(?m)^Enabled:\s*no", entry):
                 roots = (word.rstrip("/") for word in words if word.startswith(("http://", "https://", "file:")))
                 yield from ((root, words) for root in roots)

@@ -262,15 +262,17 @@ DECLARED = frozenset(
 # For programs named *.procps, of which bookworm's procps has none.
 _OF_PROCPS = Alternative("procps", Link("$BINNAME", "$BINPATH/$BINNAME", "$BINPATH/$BINNAME.procps"), 50)
 
-_LEADING_TO_INSTALL = re.compile(r"update-alternatives\b[^|;&\n]*?(--install\b[^|;&\n]*)")
+_INSTALL = re.compile(r"--install\b.*")
 
 
 def registered(deb: Deb) -> Iterator[Alternative]:
     for script in ("preinst", "postinst"):
         lines = re.sub(r"\\\n", " ", deb.script(script))
         uncommented = re.sub(r"(?m)^[ \t]*#.*$", "", lines)
-        for command in _LEADING_TO_INSTALL.findall(uncommented):
-            words = shlex.split(command, comments=True)
+        for command in re.split(r"[|;&\n]", uncommented):
+            _, _, given = command.partition("update-alternatives")
+            install = _INSTALL.search(given)
+            words = shlex.split(install[0], comments=True) if install else []
             main, followers, priority = None, [], 0
             while words:
                 option = words.pop(0)

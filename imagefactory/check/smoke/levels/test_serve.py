@@ -167,7 +167,7 @@ def test_every_path_but_four_needs_the_key(
     answers = {}
     for path, method, key in product(sorted(paths - OPEN), METHODS, (None, "wrong")):
         # What a path takes in braces is any word.
-        sent, socket = re.sub(r"\{[^}]*\}", "x", path), method == "WebSocket"
+        sent, socket = re.sub(r"\{[^{}]*\}", "x", path), method == "WebSocket"
         answers[path, method, key] = served.status("GET" if socket else method, sent, key, websocket=socket)
     # Some ASGI servers can only refuse a WebSocket with 403.
     wrong = [f"{method} {path}: {status}" for (path, method, _), status in answers.items() if status not in (401, 403)]
