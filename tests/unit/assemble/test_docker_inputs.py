@@ -1,8 +1,8 @@
 """What the Docker engine hands to Docker: every file as locked, or nothing at all."""
 
 import os
-import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,9 @@ class DockerFactory:
         self.uv = Sha256(tool.sha256)
         ToolLock(made_from={}, amd64=(tool,), arm64=(tool,)).write(ToolLock.path(factory.locks))
         docker = factory.folder / "docker"
-        docker.write_text(f'#!/bin/sh\nfor last; do :; done\ncp -RL "$last" {shlex.quote(str(self.received))}\n')
+        # Files of the store are links, and copied; links of the image lead nowhere here.
+        keep = f"shutil.copytree(sys.argv[-1], {str(self.received)!r}, ignore_dangling_symlinks=True)"
+        docker.write_text(f"#!{sys.executable}\nimport shutil, sys\n{keep}\n")
         docker.chmod(0o755)
         monkeypatch.setenv("PATH", str(docker.parent), prepend=os.pathsep)
         monkeypatch.setattr(engine, "refuse_missing_buildx", lambda: None)
