@@ -1,12 +1,12 @@
 """The Docker engine without Docker: the command it runs, its arguments and build context, and what it refuses."""
 
+import gc
 import os
 import shlex
 import stat
 from pathlib import Path
 
 import pytest
-from docker.errors import DockerException
 
 from imagefactory.assemble.engines.by_name import BuildOptions, refuse_engine
 from imagefactory.assemble.engines.docker import daemon
@@ -66,14 +66,13 @@ def test_build_has_no_network_and_a_fixed_time_and_hands_options_over(small_fact
     )
 
 
-def test_missing_daemon_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(**_: object) -> None:
-        raise DockerException("Connection refused")
-
-    monkeypatch.setattr("docker.from_env", fail)
+def test_missing_daemon_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", "unix://no-daemon")  # a whole path may be too long for a socket
     with raises("engine-failed", match="does not answer") as caught:
         daemon.ask()
-    assert caught.value.why == "Connection refused"
+    assert caught.value.why == "no-daemon: No such file or directory"
+    gc.collect()  # a socket that is left open would fail the test
     assert "embedded" in caught.value.fix
 
 

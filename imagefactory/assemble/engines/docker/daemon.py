@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import posixpath
+import socket
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -215,7 +217,20 @@ def client_for(
 ) -> Iterator[docker.DockerClient]:
     """Connect to the daemon, and turn failures into an error that names a command (`what`)."""
     try:
+        _knock()
         with closing(docker.from_env(timeout=timeout)) as client:
             yield client
     except (DockerException, requests.RequestException) as error:
         raise EngineError("engine-failed", failed, where=what, why=str(error), fix=fix) from None
+
+
+def _knock() -> None:
+    """Raise an error if nobody listens at the daemon's socket: Docker's client would leave its own open."""
+    scheme, _, path = os.environ.get("DOCKER_HOST", docker.constants.DEFAULT_UNIX_SOCKET).partition("://")
+    if not scheme.endswith("unix"):
+        return
+    with closing(socket.socket(socket.AF_UNIX)) as connection:
+        try:
+            connection.connect(path)
+        except OSError as error:
+            raise DockerException(f"{path}: {error.strerror or error}") from None
