@@ -44,8 +44,10 @@ class TestResult(Frozen):
 def reason_in(message: str) -> str:
     """Return the line of a message that says most: the last one of a log, before pytest's own explanation."""
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["no reason is known"]
-    before_assert = [*takewhile(lambda line: not line.startswith("assert "), lines)]
-    return (before_assert or lines[:1])[-1]
+    before_assert = [*takewhile(lambda line: not line.startswith("assert "), lines)] or lines[:1]
+    # What Python leaves behind where it ends may warn after the error; a warning has two lines.
+    telling = [line for line in before_assert if "Warning: " not in line and not line.startswith("warnings.warn(")]
+    return (telling or before_assert)[-1]
 
 
 class SmokeMachine(Frozen):

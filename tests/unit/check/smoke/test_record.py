@@ -132,6 +132,13 @@ def test_a_slow_start_is_the_reason_whatever_the_log_ends_with() -> None:
     assert reason_in(str(failure.value)) == "the server was not ready after 0 s"
 
 
+def test_the_error_is_the_reason_though_python_warns_where_it_ends() -> None:
+    leaked = "resource_tracker.py:254: UserWarning: There appear to be 1 leaked objects\n  warnings.warn('There %d '"
+    error = "RuntimeError: broken on purpose"
+    assert reason_in(f"Traceback:\n{error}\n{leaked}\nassert False") == error
+    assert reason_in("DeprecationWarning: all there is") == "DeprecationWarning: all there is"
+
+
 def test_a_cpu_image_has_no_gpu_level_and_no_tag_requires_it(serving_matrix: Matrix) -> None:
     assert levels_of(serving_matrix, "cpu") == ("static", "container", "serve")
     assert levels_of(serving_matrix, "gb10") == LEVELS
