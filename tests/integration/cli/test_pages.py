@@ -55,7 +55,7 @@ def test_pages_show_what_commands_with_a_registry_print(publisher: Publisher) ->
 @pytest.mark.engine
 @pytest.mark.network
 def test_pages_show_what_commands_with_an_image_print(tiny_checkout: Path, tiny_image: str) -> None:
-    names = {"gemma4-31b": TARGET, "IMAGE": tiny_image, "docker run …": "docker run --rm"}
+    names = {"gemma4-31b": TARGET, "IMAGE": tiny_image, "docker run …": "docker run --rm --ipc host"}
     for command in LISTED.container:
         words = shlex.split(replaced(command, names))
         if words[0] == "docker":
