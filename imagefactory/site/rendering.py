@@ -15,7 +15,6 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from imagefactory.check.bench.result import users_text
 from imagefactory.errors import UsageError
 from imagefactory.oci.layout import writing_output
 from imagefactory.publish.tags import short_digest
@@ -35,7 +34,7 @@ from imagefactory.site.pictures import kind_class, layer_picture, outcome_class
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.starts import build_it
 from imagefactory.store.atomic import WRITING
-from imagefactory.store.progress import size
+from imagefactory.store.progress import count, size
 
 HERE: Final = Path(__file__).parent
 RECIPES: Final = "recipes"
@@ -179,7 +178,7 @@ def _figures(model: ModelPage) -> list[tuple[str, float, bool]]:
         if result.tokens_per_second
     ]
     reported = [
-        (f"{row.gpu}, {row.drafter}, {row.kind}, {users_text(row.users)}", row.tokens_per_second, False)
+        (f"{row.gpu}, {row.drafter}, {row.kind}, {count(row.users, 'user')}", row.tokens_per_second, False)
         for row in model.reported
     ]
     return (measured + reported)[:_FIGURES]

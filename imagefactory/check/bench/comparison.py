@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev, variance
 from typing import Final
 
-from imagefactory.check.bench.result import BenchResult, Measurement, pooled, users_text
+from imagefactory.check.bench.result import BenchResult, Measurement, pooled
 from imagefactory.errors import UsageError
+from imagefactory.store.progress import count
 
 NOISY: Final = 1.25
 """An interval that reaches from no difference beyond this ratio, or its inverse, tells nothing."""
@@ -126,7 +127,7 @@ def _compared(
     left, right = (_values(results, _FIGURES[name], cell) for results in (lefts, rights))
     interval = paired_ratio(left, right) if len(lefts) > 1 else welch_ratio(left, right)
     kind, users, depth = cell or ("all", 0, 0)
-    shown = ", ".join([kind, *([users_text(users)] if users else []), *([f"depth {depth}"] if depth else [])])
+    shown = ", ".join([kind, *([count(users, "user")] if users else []), *([f"depth {depth}"] if depth else [])])
     return Compared(name, shown, name == "tokens/s", fmean(left), fmean(right), interval)
 
 

@@ -14,10 +14,10 @@ from imagefactory.check.bench.result import (
     known_percentiles,
     pooled,
     pooled_acceptance,
-    users_text,
 )
 from imagefactory.errors import InputError
 from imagefactory.store.atomic import writing
+from imagefactory.store.progress import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -261,7 +261,7 @@ def _latency(result: BenchResult) -> Iterator[_Series]:
 def _place(cell: tuple[str, int, int], result: BenchResult) -> str:
     """Name a cell by what tells it from the others; the title has the rest."""
     kind, users, depth = cell
-    parts = [kind, *([users_text(users)] if len(result.users) > 1 else []), *([f"{depth} deep"] if depth else [])]
+    parts = [kind, *([count(users, "user")] if len(result.users) > 1 else []), *([f"{depth} deep"] if depth else [])]
     return "\n".join(parts)
 
 
@@ -337,7 +337,7 @@ def _circumstances(results: Sequence[BenchResult], what: str) -> Iterator[str]:
     if measurements and what != "Starts":
         users = {measurement.users for measurement in measurements}
         if len(users) == 1:
-            yield users_text(users.pop())
+            yield count(users.pop(), "user")
         counts = {sum(run.requests for run in cell) for result in results for cell in result.cells().values()}
         yield f"n={min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
     loads = [result.machine.load for result in results if result.machine.load is not None]

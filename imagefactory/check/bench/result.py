@@ -196,10 +196,6 @@ class BenchResult(Document):
         return InputError("bad-bench-result", what, where=where, why=why, fix=fix)
 
 
-def users_text(count: int) -> str:
-    return f"{count} {'user' if count == 1 else 'users'}"
-
-
 def known_percentiles(measurements: Iterable[Measurement]) -> list[str]:
     """Return the percentiles that so many requests can show: of fewer than 100, p99 is only the slowest."""
     requests = min((measurement.requests for measurement in measurements), default=0)
@@ -283,7 +279,7 @@ def _problems(result: BenchResult, *, gone: bool) -> Iterator[str]:
     if not result.measurements and not result.starts:
         yield "it has no figures"
     for measurement in result.measurements:
-        cell = f"{measurement.kind}, {users_text(measurement.users)}, repeat {measurement.repeat}"
+        cell = f"{measurement.kind}, {count(measurement.users, 'user')}, repeat {measurement.repeat}"
         yield from (f"{cell}: {why}" for why in _implausible(measurement))
 
 

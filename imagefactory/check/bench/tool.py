@@ -15,10 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any, Final
 
-from imagefactory.check.bench.result import Acceptance, Measurement, Spread, users_text
+from imagefactory.check.bench.result import Acceptance, Measurement, Spread
 from imagefactory.errors import clean
 from imagefactory.oci.format import VENV
 from imagefactory.store.digests import parse_json
+from imagefactory.store.progress import count
 
 _LOADING: Final = 600  # seconds that the tool may take to import itself
 _FIELDS: Final = ("first_token", "per_token", "between_tokens", "whole_request")
@@ -46,7 +47,7 @@ class BenchJob:
 
     def __str__(self) -> str:
         depth = f", {self.depth} tokens deep" if self.depth else ""
-        return f"repeat {self.repeat}, {self.kind}, {users_text(self.users)}{depth}"
+        return f"repeat {self.repeat}, {self.kind}, {count(self.users, 'user')}{depth}"
 
     def document(self, address: str, model: str, tokenizer: str) -> dict[str, Any]:
         """Return the job as run_jobs.py reads it."""
