@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -81,7 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sort(items: list[pytest.Item]) -> None:
-    """Begin with unit tests, then those that share the tiny image; tests of a file may run in several processes."""
+    """Begin with unit tests, then those that share the tiny image; with slow tests, begin with the longest files."""
+    if any(item.get_closest_marker("slow") for item in items):
+        sizes = Counter(item.path for item in items)
+        quick = {item.path for item in items if not item.get_closest_marker("slow")}
+        # Files with nothing but slow tests, the nights' single test first; then the largest.
+        order = {path: (1, -size) if path in quick else (0, size) for path, size in sizes.items()}
+        items.sort(key=lambda item: (*order[item.path], item.path))
+        return
     heavy = {item.path for item in items if "tiny_checkout" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: 0 if UNIT in item.path.parents else 1 if item.path in heavy else 2)
 

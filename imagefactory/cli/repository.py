@@ -84,7 +84,9 @@ def test(project: Project, fast: bool = False, all: bool = False, require_engine
         # More than cores: most integration tests wait for servers. By file, so that fixtures are made once.
         *("-n", "4", "--dist", "loadfile", "--durations", "20", "--durations-min", "5"),
         *(["tests/unit"] if fast else []),
-        *(["--cov=imagefactory", "--cov=images", "--cov-report=term"] if all else ["-m", "not slow"]),
+        # All: in the order of conftest.py, which begins with the longest files, and not with those of most tests.
+        *(["--no-loadscope-reorder", "--cov=imagefactory", "--cov=images", "--cov-report=term"] if all else []),
+        *([] if all else ["-m", "not slow"]),
         *(["--require-engine"] if require_engine else []),
     ]
     # The tools of this environment, whether it is activated or not.
