@@ -55,6 +55,7 @@ def with_tables(root: Path) -> dict[Path, str]:
     first = select_one(matrix, "")
     document = _model(matrix, first)
     settings = Preview(root, describe_image(matrix, first, document), document).markdown()
+    settings = re.sub("a (?:whole )?number from ", "", settings)  # a table of 50 rows need not repeat it
     codes = ((str(code), meaning) for code, meaning in guides.exit_codes.items())
     troubles = ((trouble.symptom, trouble.remedy) for trouble in guides.troubles)
     tables = {
