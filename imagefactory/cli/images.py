@@ -221,13 +221,12 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "")
     all="every locked target",
 )
 def export_recipes(project: Project, folder: str, target: list[str], all: bool = False) -> None:
-    """Write a registry of sparkrun recipes, and eugr recipes beside it, with images by digest."""
-    from imagefactory.launch.recipe_export import registry_of, write_registry
+    """Write a registry of sparkrun recipes, and eugr recipes beside it, for what is published, by digest."""
+    from imagefactory.launch.recipe_export import published_registry, write_registry
     from imagefactory.project.project import locked_cells
 
     options.at_most_one(target=target, all=all)
-    project.matrix.require_registry()  # recipes are for sharing
-    exported = registry_of(project, locked_cells(project) if all else select(project, target))
+    exported = published_registry(project, locked_cells(project) if all else select(project, target), say)
     write_registry(exported.files, options.new_folder("FOLDER", folder) or Path())
     for line in exported.account:
         say(f"- {line}")

@@ -31,6 +31,7 @@ from imagefactory.plan.serve.description import Served, describe_cell
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.servers.server import KEY_SETTINGS
+from imagefactory.store.digests import Digest
 from imagefactory.store.http import Retry
 from imagefactory.store.progress import Say, size
 from images.shipped.mods.manifest import IMAGE_FILES, NewFile
@@ -164,13 +165,7 @@ def published_reference(project: Project, cell: Cell, say: Say) -> str:
         [(_, layout, _)] = built_layouts(project, [cell.full_target], one=True)
         digest = layout.manifest_digest()
     reference = f"{registry}@{digest}"
-    try:
-        with Repository.open(reference, retry=Retry(attempts=1)) as repository:
-            published = repository.resolve(digest) is not None
-    except RegistryError as error:
-        say(f"whether {registry} has this image is not known: {error.what} {error.why}")
-        return reference
-    if not published:
+    if missing_images(registry, [digest], say):
         here = "load" if (project.build_folder(cell) / "index.json").exists() else "build"
         then = "" if here == "load" else f", then `./inv load --target {cell.full_target}`"
         raise BuildError(
@@ -181,6 +176,16 @@ def published_reference(project: Project, cell: Cell, say: Say) -> str:
             fix=f"Run `./inv {here} --target {cell.full_target}`{then}; or publish it (`./inv publish`).",
         )
     return reference
+
+
+def missing_images(registry: str, digests: Sequence[Digest], say: Say) -> list[Digest]:
+    """Return the images that a registry lacks; one that does not answer is believed to have all."""
+    try:
+        with Repository.open(registry, retry=Retry(attempts=1)) as repository:
+            return [digest for digest in digests if repository.resolve(digest) is None]
+    except RegistryError as error:
+        say(f"what {registry} has is not known: {error.what} {error.why}")
+        return []
 
 
 def loaded_image(project: Project, cell: Cell) -> str | None:

@@ -9,7 +9,7 @@ import yaml
 
 from imagefactory.errors import UsageError
 from imagefactory.launch.docker_run import Launch
-from imagefactory.launch.prepare import Start
+from imagefactory.launch.prepare import Start, missing_images
 from imagefactory.launch.preview import Preview
 from imagefactory.launch.recipes import Format, settings_of_a_recipe
 from imagefactory.launch.rendering import render_yaml
@@ -23,6 +23,7 @@ from imagefactory.project.servers.known import server_of
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest
 from imagefactory.store.paths import read_text
+from imagefactory.store.progress import Say
 
 MANIFEST: Final = ".sparkrun/registry.yaml"
 FOLDERS: Final[Mapping[Format, str]] = {"sparkrun": "recipes", "eugr": "eugr"}
@@ -43,33 +44,42 @@ class Exported:
     account: list[str] = field(default_factory=list)
 
 
-def registry_of(
-    project: Project, cells: Sequence[Cell], digests: Mapping[Cell, Digest | None] | None = None
-) -> Exported:
-    """Return the registry of all cells for a DGX Spark whose image is known by its digest.
+def published_registry(project: Project, cells: Sequence[Cell], say: Say) -> Exported:
+    """Return the registry of all cells for a DGX Spark whose image the project's registry has."""
+    layers, registry = KnownLayers(project.known_layers), project.matrix.require_registry()
+    images = {
+        cell: layers.image(make_plan(project, cell)) for cell in _for_spark(project, cells) if project.is_locked(cell)
+    }
+    digests = {cell: image.digest for cell, image in images.items() if image}
+    return registry_of(project, cells, digests, missing_images(registry, list(digests.values()), say))
 
-    `digests` has them, if the caller has looked them up already.
-    """
-    spark = [cell for cell in cells if project.matrix.archs[cell.arch].capability == SPARK]
-    digest_of = _digests(project, spark) if digests is None else digests
-    built = [cell for cell in spark if digest_of.get(cell)]
+
+def registry_of(
+    project: Project, cells: Sequence[Cell], digests: Mapping[Cell, Digest | None], missing: Sequence[Digest] = ()
+) -> Exported:
+    """Return the registry of all cells for a DGX Spark whose image is known by its digest and not missing."""
+    spark = _for_spark(project, cells)
+    built = [cell for cell in spark if digests.get(cell)]
+    unpublished = [cell for cell in built if digests[cell] in missing]
     exported = Exported()
     for why, left_out in (
         ("not for the DGX Spark", [cell for cell in cells if cell not in spark]),
         ("not built yet, so without a digest", [cell for cell in spark if cell not in built]),
+        ("not published (`./inv publish`)", unpublished),
     ):
         if left_out:
             exported.account.append(f"{why}: {', '.join(map(str, left_out))}")
+    built = [cell for cell in built if cell not in unpublished]
     if not built:
         raise UsageError(
             "nothing-to-export",
             "No recipe can be written.",
             where="the targets",
             why=f"Of the targets, these are {'; '.join(exported.account)}.",
-            fix="Name targets for the DGX Spark that are locked and built; `./inv plan` shows their digests.",
+            fix="Publish an image for the DGX Spark, and name its target; `./inv history` lists what is published.",
         )
     for cell in built:
-        exported.files |= _recipes(project, cell, digest_of[cell])
+        exported.files |= _recipes(project, cell, digests[cell])
     exported.files[MANIFEST] = _manifest(project)
     repositories = {repo for cell in built for repo in project.matrix.models[cell.model].repositories}
     unpinned = sorted(repo for repo in repositories if project.model_lock.commit_of(repo) is None)
@@ -101,10 +111,8 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
             write_text(folder / name, text)
 
 
-def _digests(project: Project, cells: Sequence[Cell]) -> dict[Cell, Digest | None]:
-    layers = KnownLayers(project.known_layers)
-    images = {cell: layers.image(make_plan(project, cell)) for cell in cells if project.is_locked(cell)}
-    return {cell: image.digest if image else None for cell, image in images.items()}
+def _for_spark(project: Project, cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if project.matrix.archs[cell.arch].capability == SPARK]
 
 
 def _recipes(project: Project, cell: Cell, digest: Digest | None) -> dict[str, str]:

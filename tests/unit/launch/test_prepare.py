@@ -124,7 +124,7 @@ def test_the_image_is_the_loaded_one_else_the_built_one_else_the_published_one(
     assert caught.value.fix.startswith(f"Run `./inv load --target {CELL.full_target}`;")
     monkeypatch.setattr(prepare_module, "Repository", Silent())
     assert image_to_show(project, CELL, said.append) == published
-    assert said[-1].startswith("whether registry.example/me/images has this image is not known")
+    assert said[-1].startswith("what registry.example/me/images has is not known")
     monkeypatch.setattr(prepare_module, "Repository", Registry(built.image.digest))
     assert image_to_show(project, CELL, said.append) == published
     monkeypatch.delenv("FACTORY_REGISTRY")

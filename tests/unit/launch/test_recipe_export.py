@@ -2,14 +2,16 @@
 
 import json
 import shlex
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import yaml
 
+from imagefactory.launch import prepare
 from imagefactory.launch.preview import Preview
-from imagefactory.launch.recipe_export import MANIFEST, RESERVED, registry_of, write_registry
+from imagefactory.launch.recipe_export import MANIFEST, RESERVED, Exported, published_registry, write_registry
 from imagefactory.launch.recipes import settings_of_a_recipe
 from imagefactory.lock.drift import models_made_from
 from imagefactory.plan.known_layers import KnownLayers
@@ -26,6 +28,7 @@ TARGETS = [
     *("gemma4-31b", "gemma4-31b@sglang-0.5.21", "qwen3.5-35b-a3b-int4"),
     *("qwen3.6-27b-nvfp4@0.32.0/rtx5090", "deepseek-v4-flash"),
 ]
+REGISTRY = "registry.example/me/images"
 QUANTIZATIONS = {"none", "fp8", "nvfp4", "mxfp4", "auto-round", "awq"}
 """Names that sparkrun has for weights."""
 BOTH = {"recipe_version", "name", "description", "model", "container", "defaults", "env", "command"}
@@ -36,9 +39,29 @@ KNOWN = {
 """The keys of each format that recipes of images may have."""
 
 
+class Registry:
+    """A registry that has all images but some."""
+
+    def __init__(self, *missing: str) -> None:
+        self.missing = missing
+
+    def open(self, _: str, retry: object = None) -> AbstractContextManager[Self]:  # noqa: ARG002 - as the real one
+        return nullcontext(self)
+
+    def resolve(self, digest: str) -> str | None:
+        return None if digest in self.missing else digest
+
+
+def export(project: Project, targets: list[str], *missing: str) -> Exported:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FACTORY_REGISTRY", REGISTRY)
+        patch.setattr(prepare, "Repository", Registry(*missing))
+        return published_registry(project, select(project.matrix, targets), lambda _: None)
+
+
 @pytest.fixture(scope="module")
 def files() -> dict[str, str]:
-    return registry_of(PROJECT, select(PROJECT.matrix, TARGETS)).files
+    return export(PROJECT, TARGETS).files
 
 
 def read(files: dict[str, str], name: str) -> dict[str, Any]:
@@ -70,7 +93,7 @@ def test_recipes_name_images_by_the_recorded_digest(files: dict[str, str]) -> No
     assert image is not None
     for folder in ("recipes", "eugr"):
         document = read(files, f"{folder}/gemma4-31b-v0.32.0.yaml")
-        assert document["container"] == f"{PROJECT.matrix.effective_registry}@{image.digest}"
+        assert document["container"] == f"{REGISTRY}@{image.digest}"
 
 
 def test_recipes_have_only_what_the_launchers_know_and_start_the_server_by_its_program(files: dict[str, str]) -> None:
@@ -101,7 +124,7 @@ def test_a_recipe_for_two_sparks_leaves_the_flags_of_nodes_to_the_launcher(files
 
 
 def test_account_says_what_the_registry_lacks() -> None:
-    account = registry_of(PROJECT, select(PROJECT.matrix, TARGETS)).account
+    account = export(PROJECT, TARGETS).account
     assert "not for the DGX Spark: qwen3.6-27b-nvfp4@0.32.0/rtx5090" in account
     [unpinned] = [line for line in account if line.startswith("without a pinned revision")]
     assert "google/gemma-4-31B-it" in unpinned
@@ -120,7 +143,7 @@ def test_model_and_drafter_are_pinned_by_revision(factory_checkout: Checkout) ->
     known = KnownLayers(project.known_layers)
     blob = next(iter(known.layers.values())).blob
     known.add({plan.layers[-1].key: ("model gemma4-31b", blob)})
-    exported = registry_of(project, [cell])
+    exported = export(project, ["gemma4-31b"])
     document = read(exported.files, "recipes/gemma4-31b-v0.32.0.yaml")
     assert document["model_revision"] == "a" * 40
     words = shlex.split(document["command"].replace("\\\n", " "))
@@ -130,7 +153,20 @@ def test_model_and_drafter_are_pinned_by_revision(factory_checkout: Checkout) ->
 
 def test_target_without_an_image_for_a_spark_gives_no_registry() -> None:
     with raises("nothing-to-export", match="No recipe"):
-        registry_of(PROJECT, select(PROJECT.matrix, ["tiny", "gemma4-31b@0.20.2/b200"]))
+        export(PROJECT, ["tiny", "gemma4-31b@0.20.2/b200"])
+
+
+def test_a_recipe_names_no_image_that_was_never_published() -> None:
+    [cell] = select(PROJECT.matrix, ["gemma4-31b"])
+    image = KnownLayers(PROJECT.known_layers).image(make_plan(PROJECT, cell))
+    assert image is not None
+    exported = export(PROJECT, ["gemma4-31b", "deepseek-v4-flash"], image.digest)
+    assert "not published (`./inv publish`): gemma4-31b@0.32.0/gb10" in exported.account
+    assert {name for name in exported.files if "gemma" in name} == set()
+    assert "recipes/deepseek-v4-flash-v0.32.0.yaml" in exported.files
+    with raises("nothing-to-export", match="No recipe") as refusal:
+        export(PROJECT, ["gemma4-31b"], image.digest)
+    assert "not published" in refusal.value.why
 
 
 FILES = {MANIFEST: "# Made by `./inv recipes.export`; a later export replaces the files beside it.\n"}
