@@ -1,4 +1,4 @@
-"""The health check and its note: nobody else can redirect or fake them."""
+"""The health check and its note: everybody can ask, nobody else can redirect or fake them."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from images.serve.program import health, private_files
+from images.serve.program import health, main, private_files, state
 
 ADDRESS = health.Address("127.0.0.1", 1234)
 OTHER = health.Address("127.0.0.1", 8000)
@@ -22,13 +22,30 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"imagefactory-{os.getuid()}"
 
 
-def test_a_note_is_for_its_owner_only(place: Path) -> None:
+def test_only_its_owner_changes_a_note(place: Path) -> None:
     assert health.address({"PORT": "1234"}) == ADDRESS
     health.leave_note(ADDRESS)
-    assert place.stat().st_mode & 0o777 == 0o700
-    assert (place / health.NOTE).stat().st_mode & 0o777 == 0o600
+    assert place.stat().st_mode & 0o777 == 0o711
+    assert (place / health.NOTE).stat().st_mode & 0o777 == 0o644
     assert health.address({"PORT": "1"}) == ADDRESS
     health.leave_note(OTHER)
+    assert health.address({}) == OTHER
+
+
+def test_whoever_asks_in_a_container_hears_of_its_server_and_no_secret(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    health.leave_note(ADDRESS)
+    state.starting("the model is being loaded")
+    assert Path(private_files.write("key", "s3cret", secret=True)).stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(private_files, "FIRST_PROCESS", str(place))  # its owner started the container
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert health.address({}) == ADDRESS
+    assert main.main(["health"]) == 1
+    assert capsys.readouterr().out == "the server is starting: the model is being loaded\n"
+    private_files.forget(state.STARTING)
+    assert private_files.exists(state.STARTING), "only its owner removes a note"
+    place.chmod(0o777)
     assert health.address({}) == OTHER
 
 

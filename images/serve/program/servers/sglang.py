@@ -202,7 +202,7 @@ def hand_over(words: Sequence[str], secrets: Secrets, variables: Mapping[str, st
         return Handover(tuple(words), environment)
     try:
         file = private_files.write(
-            f"key.{os.getpid()}.yaml", json.dumps({"api-key": secrets.api_key}, ensure_ascii=False)
+            f"key.{os.getpid()}.yaml", json.dumps({"api-key": secrets.api_key}, ensure_ascii=False), secret=True
         )
     except OSError as error:
         what = f"The API key cannot be written to a file for SGLang: {error.strerror or error}."
