@@ -177,7 +177,6 @@ COLUMNS = {
     ("supply-chain.md", "check"): "imagefactory/publish/attest/image_check.py",
     ("smoke.md", "level"): "imagefactory/check/smoke/record.py",
     ("automation.md", "workflow"): ".github/workflows/{}.yml",
-    ("compiling.md", "mod"): "mods/{}/mod.yaml",
     ("two-sparks.md", "`up` says"): "imagefactory/pair",
 }
 """Tables that explain the columns or rows that a program prints, and where the program has their names."""
