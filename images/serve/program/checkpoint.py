@@ -128,7 +128,9 @@ def _shape(config: dict[str, Any]) -> Shape:
     kinds = config.get("layer_types") or ["full_attention"] * range(MOST_LAYERS).index(int(config["num_hidden_layers"]))
     window = int(config.get("sliding_window") or 0)
     per_token = per_sequence = 0
-    for kind in kinds:
+    # The last layers of small Gemma models read the cache of others.
+    own = max(0, len(kinds) - int(config.get("num_kv_shared_layers") or 0))
+    for kind in kinds[:own]:
         if kind == "full_attention":
             per_token += 2 * full_heads * full_width * _BYTES
         elif kind == "sliding_attention":

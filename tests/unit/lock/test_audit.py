@@ -6,8 +6,11 @@ from zipfile import ZipFile
 import pytest
 
 from imagefactory.lock.auditing import from_file, from_wheel, read_kernels, refuse_failing
-from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, judge
+from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, judge, recorded_audit
 from imagefactory.project.matrix import Arch, CubinPolicy
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 from tests.fixtures.fatbins import container, library
 
@@ -51,6 +54,18 @@ def test_policy_judges_a_library_by_its_gpu_targets(library: str, kernels: GpuCo
     found = verdict(kernels, library)
     assert (found.outcome, found.passes) == (outcome, outcome != "fails")
     assert why in found.why
+
+
+@pytest.mark.parametrize("arch", ["gb200", "b300", "a100"])
+def test_the_locked_wheels_have_code_for_every_chip_of_a_data_centre(arch: str) -> None:
+    project = Project(REPOSITORY)
+    lock = project.wheel_lock(select_one(project.matrix, f"gemma4-31b@0.32.0/{arch}"))
+    found = recorded_audit(lock, project.matrix.archs[arch], project.kernel_lock)
+    outcomes = {verdict.library: verdict.outcome for verdict in found.verdicts}
+    assert found.result == "passed"
+    assert outcomes["vllm/_C_stable_libtorch.abi3.so"] == outcomes["vllm/_moe_C_stable_libtorch.abi3.so"] == "native"
+    # FlashAttention 2 is made for 8.0, and for others as PTX.
+    assert outcomes["vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"] == ("native" if arch == "a100" else "jit")
 
 
 def test_module_for_another_python_is_said_to_be_that() -> None:

@@ -36,6 +36,38 @@ GEMMA_4_31B = {
         "max_position_embeddings": 262144,
     }
 }
+GEMMA_4_E4B = {
+    "text_config": {
+        "num_hidden_layers": 42,
+        "layer_types": ([SLIDING] * 5 + [FULL]) * 7,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "num_global_key_value_heads": None,
+        "global_head_dim": 512,
+        "num_kv_shared_layers": 18,
+        "sliding_window": 512,
+        "max_position_embeddings": 131072,
+    }
+}
+GEMMA_4_E2B = {
+    "text_config": {
+        **GEMMA_4_E4B["text_config"],
+        "num_hidden_layers": 35,
+        "layer_types": ([SLIDING] * 4 + [FULL]) * 7,
+        "num_key_value_heads": 1,
+        "num_kv_shared_layers": 20,
+    }
+}
+QWEN_3_8B = {
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "max_position_embeddings": 40960,
+}
 QWEN_35_27B = {
     "text_config": {
         "num_hidden_layers": 64,
@@ -119,6 +151,11 @@ LLAMA_3_8B = {
         ("qwen3.8-27b-fp8", QWEN_35_27B),
         ("qwen3-coder-next-nvfp4", QWEN_3_CODER_NEXT),
         ("gpt-oss-120b", GPT_OSS_120B),
+        ("gpt-oss-20b", {**GPT_OSS_120B, "num_hidden_layers": 24, "layer_types": [SLIDING, FULL] * 12}),
+        ("gemma4-31b-nvfp4-turbo", GEMMA_4_31B),
+        ("gemma4-e4b", GEMMA_4_E4B),
+        ("gemma4-e2b", GEMMA_4_E2B),
+        ("qwen3-8b", QWEN_3_8B),
         ("nemotron-3-nano-nvfp4", NEMOTRON_3_NANO),
         ("nemotron-3-nano-omni-nvfp4", {"llm_config": NEMOTRON_3_NANO}),
         ("ling-3.0-flash-mxfp4", LING_3_FLASH),

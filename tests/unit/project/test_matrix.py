@@ -17,7 +17,7 @@ from tests.fixtures.failures import raises
 
 def test_committed_matrix_has_the_promised_archs_versions_and_models() -> None:
     matrix = load_matrix(REPOSITORY / "matrix.yaml")
-    assert {"gb10", "rtx5090", "b200", "h100", "cpu"} <= set(matrix.archs)
+    assert {"gb10", "rtx5090", "b200", "gb200", "b300", "h100", "a100", "cpu"} == set(matrix.archs)
     assert {"0.20.2", "0.28.0", "0.32.0", "nightly", "pr-41703"} <= set(matrix.vllm)
     assert {"gemma4-31b", "gemma4-26b-a4b", "qwen3.5-27b-nvfp4", "gpt-oss-120b", "tiny"} <= set(matrix.models)
     assert {"qwen3.5-35b-a3b-int4", "qwen3-coder-next-nvfp4"} <= set(matrix.models)

@@ -319,6 +319,18 @@ def test_an_absurd_config_has_no_shape(odd: dict[str, Any]) -> None:
     assert checkpoint.shape(config | odd) is None
 
 
+def test_layers_that_read_the_cache_of_others_count_nothing() -> None:
+    config = {"num_key_value_heads": 2, "num_attention_heads": 8, "head_dim": 256, "global_head_dim": 512}
+    kinds = (["sliding_attention"] * 5 + ["full_attention"]) * 7
+    gemma = config | {"layer_types": kinds, "sliding_window": 512, "num_kv_shared_layers": 18}
+    found = checkpoint.shape(gemma)
+    assert found is not None
+    assert (found.per_token, found.per_sequence) == (16384, 20971520)
+    nothing = checkpoint.shape(gemma | {"num_kv_shared_layers": 99})
+    assert nothing is not None
+    assert nothing.per_token == 0
+
+
 def test_a_cache_of_latent_attention_is_not_guessed_from_heads() -> None:
     config = {"num_attention_heads": 64, "head_dim": 128, "num_hidden_layers": 42, "max_position_embeddings": 4096}
     assert checkpoint.shape(config) is not None
