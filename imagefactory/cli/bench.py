@@ -11,26 +11,41 @@ from imagefactory.cli.command import command, say, select_one, show
 from imagefactory.store.progress import count
 
 if TYPE_CHECKING:
-    from imagefactory.check.bench.measuring import Bench
+    from imagefactory.check.bench.measuring import Asking, Bench
     from imagefactory.check.bench.result import BenchResult
     from imagefactory.project.project import Project
 
 
-def _bench(project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str) -> Bench:
+def _asking(dataset: str, temperature: str, thinking: str, *, tools: bool) -> Asking:
+    from imagefactory.check.bench.measuring import Asking
+
+    thinks = {"": None, "on": True, "off": False}
+    if thinking not in thinks:
+        what = f"--thinking cannot be {thinking[:40]!r}."
+        raise options.unfit("--thinking", what, "It is on or off.", "Leave it out for the model's own default.")
+    return Asking(dataset, options.number("--temperature", temperature, most=2) or 0.0, thinks[thinking], tools)
+
+
+def _bench(
+    project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str, asking: Asking
+) -> Bench:
     from imagefactory.check.bench.measuring import Bench
     from imagefactory.check.bench.profiles import load_profiles
     from imagefactory.launch.prepare import settings_from
 
     load_profiles(project.root).named(profile)  # an unknown one is refused before anything starts
     numbers = [options.whole_number("--users", word, least=1) for word in users.split(",")]
-    return Bench(
+    bench = Bench(
         project,
         profile,
         settings_from(set),
         users=tuple(number for number in numbers if number),
         repeats=options.whole_number("--repeats", repeats, least=1),
         limit=options.number("--limit", limit) or 1800,
+        asking=asking,
     )
+    _ = bench.prompts  # a missing data set, too
+    return bench
 
 
 @command(
@@ -50,6 +65,10 @@ def run(
     users: str = "",
     repeats: str = "",
     limit: str = "",
+    dataset: str = "",
+    temperature: str = "",
+    thinking: str = "",
+    with_tools: bool = False,
 ) -> None:
     """Measure an image or a running server: speed, latency, accepted drafts, starts; the result is a JSON file."""
     from imagefactory.check.bench.endpoint import Endpoint
@@ -60,7 +79,8 @@ def run(
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(set=set, url=url)
-    bench = _bench(project, profile, set, users, repeats, limit)
+    asking = _asking(dataset, temperature, thinking, tools=with_tools)
+    bench = _bench(project, profile, set, users, repeats, limit, asking)
     if not image:
         refuse_other_servers(bench, select_one(project, target))  # before anybody builds it
     subject = subject_of_image(project, image) if image else subject_of_target(project, target)
@@ -99,6 +119,10 @@ def compare(
     users: str = "",
     repeats: str = "",
     limit: str = "",
+    dataset: str = "",
+    temperature: str = "",
+    thinking: str = "",
+    with_tools: bool = False,
 ) -> None:
     """Compare two results, images or settings: ratios with 95 % confidence intervals."""
     from imagefactory.check.bench.comparison import compare, noise_advice, refuse_incomparable, refuse_same
@@ -112,8 +136,9 @@ def compare(
         refuse_same(lefts[0], rights[0])
         intended = {*by}
     else:
+        asking = _asking(dataset, temperature, thinking, tools=with_tools)
         left, right = (
-            (_bench(project, profile, [*set, *settings], users, repeats, limit), subject_named(project, name))
+            (_bench(project, profile, [*set, *settings], users, repeats, limit, asking), subject_named(project, name))
             for name, settings in ((first, set_first), (second, set_second))
         )
         intended = {*by, *asked_differences(left, right)}

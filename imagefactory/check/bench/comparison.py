@@ -206,6 +206,7 @@ def _facts(result: BenchResult) -> dict[str, str]:
     cells = ", ".join(f"{kind}/{users}/{depth}" for kind, users, depth in result.cells())
     return {
         "profile": f"{result.profile} {result.profile_version}, {result.output} tokens, {cells}",
+        **result.asked,
         "image": bound.digest,
         "server": f"{bound.server} {bound.server_version}",
         "mods": ", ".join(bound.mods),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -16,6 +17,8 @@ from threading import Thread
 from typing import Final
 
 from imagefactory.assemble.engines.docker import daemon
+from imagefactory.check.answers.behaviour import Behaviour
+from imagefactory.check.bench.datasets import SUFFIX, read_dataset
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable
 from imagefactory.check.bench.profiles import MIXED, Profile, Prompts, load_profiles, load_prompts, salted
 from imagefactory.check.bench.result import BenchMachine, BenchResult, GpuUse
@@ -117,6 +120,35 @@ def recording(path: Path, result: BenchResult) -> Iterator[GrowingResult]:
 
 
 @dataclass(frozen=True)
+class Asking:
+    """What requests have beside a prompt of ours, at temperature 0."""
+
+    dataset: str = ""  # a name, or a file
+    temperature: float = 0.0
+    thinking: bool | None = None  # None: as the model's template has it
+    tools: bool = False  # whether the tools of the scenarios are offered, which chat templates put before the prompt
+
+    def body(self, root: Path) -> str:
+        """Return what each request has more, as JSON."""
+        offered = Behaviour.of(root).tools if self.tools else {}
+        # No answer is to be a call: whoever measures wants text, also from a server without a parser.
+        tools = {"tools": [tool.offered(name) for name, tool in offered.items()], "tool_choice": "none"}
+        thinking = {"chat_template_kwargs": {"enable_thinking": self.thinking}}
+        body = (tools if offered else {}) | (thinking if self.thinking is not None else {})
+        return json.dumps(body) if body else ""
+
+    def words(self) -> dict[str, str]:
+        """Return it for a result; empty for plain requests."""
+        words = {
+            "dataset": Path(self.dataset).name.removesuffix(SUFFIX),
+            "temperature": f"{self.temperature:g}" if self.temperature else "",
+            "thinking": "" if self.thinking is None else "on" if self.thinking else "off",
+            "tools": "offered" if self.tools else "",
+        }
+        return {name: word for name, word in words.items() if word}
+
+
+@dataclass(frozen=True)
 class Bench:
     """A benchmark to run."""
 
@@ -126,23 +158,34 @@ class Bench:
     users: tuple[int, ...] = ()
     repeats: int | None = None
     limit: float = 1800  # seconds that one measurement may take
+    asking: Asking = Asking()
 
     @cached_property
     def profile(self) -> Profile:
         """The chosen profile, with the numbers of this run."""
         profile = load_profiles(self.project.root).named(self.profile_name)
         changes = {"users": self.users or profile.users, "repeats": self.repeats or profile.repeats}
+        if self.asking.dataset and profile.per_kind:
+            # A data set is a single kind: as many of its prompts as the profile has of all kinds.
+            changes["requests"] = profile.requests * len(profile.kinds)
         return profile.model_copy(update=changes)
 
     @cached_property
     def prompts(self) -> Prompts:
-        return load_prompts(self.project.root)
+        """The prompts of the profile's kinds, or of the data set."""
+        root = self.project.root
+        if self.asking.dataset:
+            name, texts = read_dataset(root, self.project.store.root / "datasets", self.asking.dataset)
+            return Prompts({name: texts})
+        every = load_prompts(root)
+        return Prompts({kind: every.of(kind) for kind in self.profile.kinds})
 
     def jobs(self, fitted: Fit) -> list[BenchJob]:
         """List the measurements in their order: a warm-up, all of the first repeat, then all of the second."""
         profile, prompts = self.profile, self.prompts
         most = max(profile.users)
-        how = (fitted.output, profile.fixed_length)
+        how = (fitted.output, profile.fixed_length, self.asking.temperature, self.asking.body(self.project.root))
+        kinds = tuple(prompts.root) if profile.per_kind or self.asking.dataset else (MIXED,)
         texts = salted(prompts.of(MIXED), max(most, len(prompts.root)), 0)
         filler = " ".join(prompts.of(MIXED)) + " "
 
@@ -156,8 +199,9 @@ class Bench:
             for repeat in range(1, profile.repeats + 1)
             for depth in fitted.depths
             for users in profile.users
-            for kind in (prompts.root if profile.per_kind else (MIXED,))
-            for texts in [salted(prompts.of(kind), profile.requests * (1 if profile.per_kind else users), repeat)]
+            for kind in kinds
+            for number in [profile.requests * (1 if profile.per_kind else users)]
+            for texts in [salted(prompts.of(kind), number, repeat, plain=bool(self.asking.dataset))]
         ]
 
 

@@ -20,6 +20,7 @@ class Profile(Frozen):
 
     means: str
     tool: Literal["vllm", "none"] = "vllm"
+    kinds: Annotated[tuple[str, ...], Field(min_length=1)] = ("code", "prose", "dialogue", "maths", "tools")
     per_kind: bool  # whether each kind of text is measured by itself
     requests: Annotated[int, Field(ge=0)]  # requests per measurement, or per user where the kinds are mixed
     users: tuple[Positive, ...]
@@ -123,7 +124,12 @@ def load_starts(root: Path) -> tuple[ObservedStart, ...]:
     return load_data(root, "starts.yaml", ObservedStarts).root
 
 
-def salted(texts: Iterable[str], count: int, repeat: int) -> list[str]:
-    """Return a number of prompts, each with a mark of its own: the cache of prefixes must not answer a repeat."""
+def salted(texts: Iterable[str], count: int, repeat: int, *, plain: bool = False) -> list[str]:
+    """Return a number of prompts, each with a mark of its own: the cache of prefixes must not answer a repeat.
+
+    `plain` ones stay as they are if each is asked only once.
+    """
     texts = list(texts)
+    if plain and repeat == 1 and count <= len(texts):
+        return texts[:count]
     return [f"({repeat}-{number}) {texts[number % len(texts)]}" for number in range(count)]

@@ -150,6 +150,8 @@ class BenchResult(Document):
     profile_version: Count
     output: Count  # tokens of each answer; fewer than the profile's if the context of the server is short
     repeats: Count
+    asked: dict[str, str] = Field(default={})
+    """How requests differ from plain ones at temperature 0: data set, temperature, thinking, tools."""
     tools: dict[str, str]
     started: AwareDatetime
     complete: bool = False
@@ -306,7 +308,8 @@ def baseline_for(result: BenchResult, shared: Iterable[BenchResult]) -> BenchRes
     def alike(candidate: BenchResult) -> object:
         machine, gpus = candidate.machine, [gpu.name for gpu in candidate.machine.gpus]
         hardware = (machine.platform, machine.cpu, machine.cpus, machine.memory, gpus)
-        shape = (candidate.profile, candidate.profile_version, candidate.output, tuple(candidate.cells()))
+        asked = (candidate.profile, candidate.profile_version, candidate.output, candidate.asked)
+        shape = (*asked, tuple(candidate.cells()))
         return candidate.bound.target, candidate.bound.settings, shape, hardware
 
     earlier = [

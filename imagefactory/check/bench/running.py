@@ -147,6 +147,7 @@ def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[tuple[s
         profile_version=load_profiles(bench.project.root).version,
         output=bench.profile.output,
         repeats=bench.profile.repeats,
+        asked=bench.asking.words(),
         tools={},
         started=datetime.now(UTC).replace(microsecond=0),
         why="it has not begun",

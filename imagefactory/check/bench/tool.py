@@ -44,6 +44,8 @@ class BenchJob:
     prompts: tuple[str, ...]
     output: int
     fixed_length: bool
+    temperature: float = 0.0
+    body: str = ""  # more of each request, as JSON
 
     def __str__(self) -> str:
         depth = f", {self.depth} tokens deep" if self.depth else ""
@@ -55,7 +57,9 @@ class BenchJob:
             *("--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", address),
             *("--model", model, "--tokenizer", tokenizer, "--seed", "0", "--disable-tqdm"),
             *("--dataset-name", "custom", "--dataset-path", "prompts.jsonl", "--disable-shuffle"),
-            *("--skip-chat-template", "--custom-output-len", str(self.output), "--temperature", "0"),
+            *("--skip-chat-template", "--custom-output-len", str(self.output)),
+            *("--temperature", f"{self.temperature:g}"),
+            *(("--extra-body", self.body) if self.body else ()),
             *("--num-prompts", str(len(self.prompts)), "--max-concurrency", str(self.users)),
             *("--percentile-metrics", ",".join(_SPREADS), "--metric-percentiles", "50,90,99"),
             *("--save-detailed", *(["--ignore-eos"] if self.fixed_length else [])),
