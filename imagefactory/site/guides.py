@@ -22,6 +22,8 @@ class Choice(Frozen):
     situation: str
     use: str
     because: str
+    setting: str = ""  # what to add to the command
+    command: str = ""  # what tells which is better
 
 
 class Symptom(Frozen):

@@ -29,7 +29,9 @@ def _or_auto(words: str) -> tuple[str, ...]:
 
 
 _CHANGES: Final[Mapping[str, dict[str, object]]] = {
-    "SERVED_MODEL_NAME": {"description": 'The name that clients send as `"model"`. Defaults to MODEL.'},
+    "SERVED_MODEL_NAME": {
+        "description": 'The name that clients send as `"model"`. Defaults to MODEL, or the end of MODEL_PATH.'
+    },
     "DRAFT_ATTENTION_BACKEND": {"choices": ("auto", *_BACKENDS), "since": ""},
     "ATTENTION_BACKEND": {
         "choices": ("auto", *_BACKENDS, "flex_attention", "torch_sdpa", "torch_native"),

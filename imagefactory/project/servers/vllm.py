@@ -16,7 +16,8 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "SERVED_MODEL_NAME",
         "text",
-        'The name that clients send as `"model"`, or several, separated by commas. Defaults to MODEL.',
+        'The name that clients send as `"model"`, or several, separated by commas. Defaults to MODEL, or the end of '
+        "MODEL_PATH.",
     ),
     Setting(
         "DFLASH_DRAFTER",
@@ -208,7 +209,7 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "TQ_MODE",
         "choice",
-        "`hybrid` and `full_tq` compress the KV cache; `off` and `capture_only` do not.",
+        "`hybrid` and `full_tq`, today the same, compress the KV cache; `off` does not; `capture_only` is refused.",
         choices=("off", "capture_only", "hybrid", "full_tq"),
         default="hybrid",
     ),

@@ -64,7 +64,8 @@ def begun(image: Image, settings: Settings, *before: str) -> tuple[Command, bool
     model = path or settings.text("MODEL") or known
     own = bool(path) or model == known
     revision = str(image.model.get("revision", "")) if own and not path else ""
-    names = tuple(filter(None, settings.text("SERVED_MODEL_NAME").split(","))) or (model,)
+    default = path.rstrip("/").rpartition("/")[2] or model
+    names = tuple(filter(None, settings.text("SERVED_MODEL_NAME").split(","))) or (default,)
     words = [*before, model, *(("--revision", revision) if revision else ())]
     if names != (model,) and option(settings.extra, "--served-model-name") is None:
         words += ["--served-model-name", *names]

@@ -145,6 +145,10 @@ def settings(start: Start) -> Iterator[Finding]:
     for name, meant in _misspelt({*start.image.settings, *start.image.refused}):
         detail = f"there is no setting {name}: it has no effect"
         found.append(Finding("settings", WARN, detail, name, os.environ[name], meant, f"Did you mean {meant}?"))
+    gone = start.server.rules["gone"]
+    for name in (name for name in os.environ if name in gone):
+        detail = f"{name} has no effect: {gone[name]}"
+        found.append(Finding("settings", WARN, detail, name, os.environ[name], remedy=f"Leave {name} out."))
     for name, why in _idle(start):
         detail, remedy = f"{name} has no effect: {why}", f"Leave {name} out."
         found.append(Finding("settings", WARN, detail, name, start.settings.text(name), remedy=remedy))

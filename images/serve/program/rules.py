@@ -52,10 +52,10 @@ def _less(facts: Facts, name: str, other: str) -> bool:
     return isinstance(one, int) and isinstance(two, int) and one < two
 
 
-def _below(facts: Facts, name: str, bound: int | str) -> bool:
+def _below(facts: Facts, name: str, bound: float | str) -> bool:
     """Whether a number, or a version, is known and below another."""
     value: Any = facts.values.get(name)
-    return bool(value) and bool(value < bound if isinstance(bound, int) else release(value) < release(bound))
+    return bool(value) and bool(release(value) < release(bound) if isinstance(bound, str) else value < bound)
 
 
 _VERBS: dict[str, Callable[..., bool]] = {

@@ -252,6 +252,7 @@ def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
     marlin = [kernel for kernel in chosen.kernels if "marlin" in kernel.lower() and "fp4" in kernel.lower()]
     for kind in chosen.slow or (("FP4",) if marlin else ()):
         yield (
-            f"WARNING: {kind} runs through Marlin, which only unpacks the weights. A GB10 has {kind} units: "
-            "check that no variable or flag forces Marlin, and that the image is for this GPU"
+            f"WARNING: {kind} runs through Marlin, which unpacks the weights to 16 bits: often faster for one user's "
+            "answers, slower for long prompts and many users. Unless the model's settings choose it, check that no "
+            "variable forces it, and that the image is for this GPU"
         )

@@ -14,7 +14,7 @@ from imagefactory.project.project import Project
 from images.serve.program import checkpoint, private_files, rules, state
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import TITLES
-from tests.fixtures.failures import refused
+from tests.fixtures.failures import raises, refused
 from tests.fixtures.serve_process import QuickStart
 from tests.fixtures.serving import READINGS, REPOSITORY, SIZES, Images
 
@@ -202,6 +202,46 @@ FOREIGN = """
     VLLM_LOGGING_LEVEL SGLANG_PORT SGLANG_HOST_IP SGLANG_CACHE_DIR PYTHONPATH S3_ENDPOINT_URL KUBERNETES_PORT
     KUBERNETES_SERVICE_HOST HOST_IP POD_NAME MODEL_NAME MODEL_ID
 """
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("gemma4-31b@sglang-0.5.21", "SGLANG_ENABLE_SPEC_V2"),
+        ("gemma4-31b@sglang-0.5.21", "SGLANG_ENABLE_DFLASH_SPEC_V2"),
+        ("gemma4-31b", "TURBOQUANT_KV_BITS"),
+    ],
+)
+def test_a_variable_that_is_gone_is_named(served_image: Images, target: str, name: str) -> None:
+    image = served_image(target)
+    ran = image.run("check", variables={name: "1"})
+    assert f"WARN  settings     {name} has no effect" in ran.stdout
+    ran = image.run("check", variables={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"})
+    assert "ok    settings" in ran.stdout
+
+
+def test_more_memory_for_coder_next_than_a_spark_stood_is_a_warning(real_image: Images) -> None:
+    for share, result in (("0.6", "ok"), ("0.85", "warn")):
+        given = {"GPU_MEMORY_UTILIZATION": share, "PORT": "18999"}
+        found = real_image("qwen3-coder-next-nvfp4").dry_run(given, readings=READINGS / "gb10.json")["checks"]
+        [combination] = [check for check in found if check["name"] == "combination"]
+        assert combination["result"] == result
+    assert (combination["allowed"], "twice" in combination["detail"]) == ("up to 0.60", True)
+
+
+def test_a_mode_of_the_turboquant_plugin_is_refused_or_said_to_be_the_same(real_image: Images) -> None:
+    image, given = real_image("qwen3.5-27b-nvfp4"), {"ENABLE_TURBOQUANT": "1"}
+    with raises("bad-setting", match="capture_only was a mode of a plugin"):
+        image.dry_run(given | {"TQ_MODE": "capture_only"})
+    remarks = image.dry_run(given | {"TQ_MODE": "full_tq"}, readings=READINGS / "gb10.json")["remarks"]
+    assert any("full_tq: as hybrid" in remark for remark in remarks)
+
+
+def test_a_folder_is_served_by_its_own_name(real_image: Images) -> None:
+    for path, name in (("/models/target", "target"), ("/models/target/", "target"), ("/", None)):
+        command = real_image("gemma4-31b").command({"MODEL_PATH": path, "CHECKS": "off"})
+        found = command[command.index("--served-model-name") + 1] if "--served-model-name" in command else None
+        assert found == name
 
 
 def test_variables_of_others_are_not_taken_for_misspelt_settings(served_image: Images) -> None:

@@ -1,18 +1,22 @@
-"""Compares the images' default commands with the published launch commands they are based on.
+"""Compares commands with published ones: the default ones of images, and those that settings ask for as authors did.
 
 Each entry holds the command as published and our differences, with the reason.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from imagefactory.launch.preview import Preview
+from imagefactory.project.matrix import Matrix
 from tests.fixtures.serving import Images
 
-SWITCHES = {"--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-caching", "--trust-remote-code"}
+SWITCHES = {
+    *("--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-caching", "--trust-remote-code"),
+    "--enable-metrics",
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,16 @@ QWEN_27B = {
     "--max-num-batched-tokens": 32768,
     "--gpu-memory-utilization": 0.85,
     "--attention-backend": "flash_attn",
+}
+AEON = {
+    "MODEL_PATH": "/models/target",
+    "DFLASH_DRAFTER": "z-lab/Qwen3.5-27B-DFlash",
+    "DFLASH_NUM_SPEC_TOKENS": "15",
+    "MAX_MODEL_LEN": "65536",
+    "MAX_NUM_SEQS": "16",
+    "MAX_NUM_BATCHED_TOKENS": "32768",
+    "GPU_MEMORY_UTILIZATION": "0.85",
+    "ATTENTION_BACKEND": "flash_attn",
 }
 SHAPES = {
     "gemma4-31b with the RedHat drafter, split backends": Shape(
@@ -154,6 +168,94 @@ def test_the_default_command_is_the_published_one_with_the_listed_differences(re
     assert flags_of(real_image(shape.target).command(shape.given)) == expected | LOADER | shape.ours
 
 
+NO_LOADER = {"LOAD_FORMAT": "auto"}
+ALL_IMAGES = {"image": 999, "video": 999}  # what vLLM allows by itself; an image that is text-only needs a value
+ALWAYS = {"--model-type": "llm", "--enable-metrics": True}
+CARD = {
+    "QUANTIZATION": "auto",
+    "MAX_MODEL_LEN": "auto",
+    "MAX_NUM_BATCHED_TOKENS": "32768",
+    "GPU_MEMORY_UTILIZATION": "auto",
+    "ENFORCE_EAGER": "0",
+    "TRUST_REMOTE_CODE": "1",
+    "LIMIT_MM_PER_PROMPT": json.dumps(ALL_IMAGES),
+}
+AUTHORS = {
+    "RedHat's drafter on a Spark": replace(
+        SHAPES["gemma4-31b with the RedHat drafter, split backends"],
+        given={"DFLASH_DRAFTER": "RedHatAI/gemma-4-31B-it-speculator.dflash", **NO_LOADER},
+    ),
+    # As its author's, with the patches as mods: of the options that replaced them, 0.20 has the model's alone.
+    "RedHat's drafter on a Spark, with patches": replace(
+        SHAPES["gemma4-31b with the RedHat drafter, split backends"],
+        target="gemma4-31b@0.20.2",
+        given={"DFLASH_DRAFTER": "RedHatAI/gemma-4-31B-it-speculator.dflash", **NO_LOADER},
+        ours={"--attention-backend": "triton_attn"},
+    ),
+    "Qwen3.5-35B-A3B by eugr": replace(
+        SHAPES["qwen3.5-35b-a3b-int4"],
+        given={"PORT": "8888", "CHAT_TEMPLATE": "unsloth.jinja", "LOAD_FORMAT": "fastsafetensors"},
+    ),
+    "Qwen3-Coder-Next on a ThinkStation PGX": replace(
+        SHAPES["qwen3-coder-next-nvfp4"],
+        given={"ENABLE_AUTO_TOOL_CHOICE": "0", "TOOL_CALL_PARSER": "off", **NO_LOADER},
+        ours={},
+    ),
+    "AEON-7's container": replace(
+        SHAPES["qwen3.5-27b-nvfp4, the tuned container"],
+        given=AEON | {"SERVED_MODEL_NAME": "qwen35-dflash"} | NO_LOADER,
+    ),
+    "AEON-7's container with TurboQuant": replace(
+        SHAPES["qwen3.5-27b-nvfp4 with TurboQuant"],
+        given=AEON | NO_LOADER | SHAPES["qwen3.5-27b-nvfp4 with TurboQuant"].given,
+        published={"model": "/models/target", **QWEN_27B},
+    ),
+    "Gemma 4 26B-A4B on an H100": replace(
+        SHAPES["gemma4-26b-a4b"],
+        target="gemma4-26b-a4b/h100",
+        given={"MAX_MODEL_LEN": "auto", "GPU_MEMORY_UTILIZATION": "auto", "TRUST_REMOTE_CODE": "0", **NO_LOADER},
+        ours={},
+    ),
+    "z-lab's card on a B300": replace(
+        SHAPES["gemma4-31b with z-lab's drafter"],
+        target="gemma4-31b/b300",
+        given=CARD | NO_LOADER,
+        ours={"--limit-mm-per-prompt": ALL_IMAGES},
+        left_out=(),
+    ),
+    "z-lab's card with SGLang": Shape(
+        "gemma4-31b@sglang-0.5.23",
+        given=CARD | {"MAX_NUM_BATCHED_TOKENS": "auto", "PORT": "30000"},
+        published={
+            "--model-path": "google/gemma-4-31B-it",
+            "--speculative-algorithm": "DFLASH",
+            "--speculative-draft-model-path": "z-lab/gemma-4-31B-it-DFlash",
+            "--speculative-num-draft-tokens": 16,
+            "--tp-size": 1,
+            "--attention-backend": "triton",
+            "--speculative-draft-attention-backend": "fa4",
+            "--trust-remote-code": True,
+        },
+        # One GPU and the port are SGLang's defaults, too; in a container it has to listen on every address.
+        left_out=("--tp-size",),
+        ours=ALWAYS | {"--limit-mm-data-per-request": ALL_IMAGES, "--host": "0.0.0.0"},  # noqa: S104
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AUTHORS)
+def test_settings_start_what_the_authors_started(real_image: Images, name: str) -> None:
+    shape = AUTHORS[name]
+    expected = {flag: value for flag, value in shape.published.items() if flag not in shape.left_out}
+    assert flags_of(real_image(shape.target).command(shape.given)) == expected | shape.ours
+
+
+def test_the_authors_variables_are_set(real_matrix: Matrix) -> None:
+    models = real_matrix.models
+    assert models["gemma4-31b"].serve.env["VLLM_DISABLE_COMPILE_CACHE"] == "1"
+    assert models["qwen3.5-35b-a3b-int4"].serve.env["VLLM_MARLIN_USE_ATOMIC_ADD"] == "1"
+
+
 def test_a_process_prints_what_the_program_prints_here(real_image: Images) -> None:
     here = real_image("gemma4-31b")
     process = Preview(here.root, here.description, here.model)
@@ -165,9 +267,10 @@ def test_a_process_prints_what_the_program_prints_here(real_image: Images) -> No
 
 
 def flags_of(command: list[str]) -> dict[str, Any]:
-    assert command[:2] == ["vllm", "serve"]
-    found: dict[str, Any] = {"model": command[2]}
-    rest = iter(command[3:])
+    assert command[:2] in (["vllm", "serve"], ["sglang", "serve"])
+    sglang = command[0] == "sglang"
+    found: dict[str, Any] = {} if sglang else {"model": command[2]}
+    rest = iter(command[2 if sglang else 3 :])
     for word in rest:
         if word in SWITCHES:
             found[word] = True

@@ -8,6 +8,7 @@ from typing import Any
 from .. import command as commands
 from .. import kv_disk, rules
 from ..command import Command, option
+from ..errors import StartError
 from ..image import Image
 from ..keys import Secrets
 from ..redaction import is_flag
@@ -68,8 +69,13 @@ def _turboquant(settings: Settings) -> tuple[str, list[str]]:
     if settings.values.get("ENABLE_TURBOQUANT") is not True:
         return "", []
     mode = settings.text("TQ_MODE") or "hybrid"
-    if mode in {"off", "capture_only"}:
-        return "", [f"TQ_MODE={mode}: the KV cache is not compressed"]
+    if mode == "off":
+        return "", ["TQ_MODE=off: the KV cache is not compressed"]
+    if mode == "capture_only":
+        # It would neither save memory nor cost what it cost with the plugin.
+        what = "TQ_MODE=capture_only was a mode of a plugin, which compressed a copy of the cache and did not read it."
+        remedy = "Set TQ_MODE=hybrid, which compresses the cache itself, or TQ_MODE=off, which does not."
+        raise StartError("not-in-this-server", what, "TQ_MODE", mode, "off, hybrid", remedy=remedy)
     keys, values = settings.number("TQ_KEY_BITS") or 4, settings.number("TQ_VALUE_BITS") or 4
     known = {tuple(map(int, bits.split("/"))): name for bits, name in rules.of_server("vllm")["turboquant"].items()}
     enough = [bits for bits in known if bits[0] >= keys and bits[1] >= values]
@@ -80,7 +86,7 @@ def _turboquant(settings: Settings) -> tuple[str, list[str]]:
             f"vLLM's TurboQuant has no {keys}-bit keys with {values}-bit values; {chosen}, the nearest, is used"
         )
     if mode == "full_tq":
-        remarks.append("TQ_MODE=full_tq: vLLM's TurboQuant has only one mode")
+        remarks.append("TQ_MODE=full_tq: as hybrid, for vLLM's TurboQuant compresses what prompts leave, too")
     ignored = [name for name in WITHOUT_EFFECT if name in settings.given]
     if ignored:
         remarks.append(f"{' and '.join(ignored)} ignored: vLLM's TurboQuant has no such option")

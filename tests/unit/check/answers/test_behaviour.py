@@ -55,10 +55,10 @@ def test_a_model_without_fault_passes_all() -> None:
     with model() as server:
         outcomes = observe(Endpoint(server.url), BEHAVIOUR, lambda _: None)
         asked = [json.loads(one.body) for one in server.log if one.body]
-    assert [one.why for one in outcomes] == [""] * len({one.name for one in outcomes}) == [""] * 26
+    assert [one.why for one in outcomes] == [""] * len({one.name for one in outcomes}) == [""] * 32
     assert all(one.expect != Expected() for one in BEHAVIOUR.scenarios)
     assert sum("tools" in one for one in asked) == 15
-    assert sum("response_format" in one for one in asked) == 8
+    assert sum("response_format" in one for one in asked) == 9
     assert sum(bool(one.get("stop")) for one in asked) == 2
     [long] = [text for one in asked if len(text := one["messages"][-1]["content"]) > 10_000]
     assert long.count("Locker ") == 600
