@@ -172,14 +172,14 @@ def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list
 
 
 def versions_without_reason(matrix: Matrix, names: Iterable[str]) -> list[str]:
-    """List the releases among versions that a newer one of their server follows, and that `kept` does not name."""
+    """List the releases among versions that a newer one of their server follows, and `kept` and `defaults` omit."""
     named = (name for name, version in matrix.versions.items() if version.release)
     releases = [name for name in named if first_of_release(matrix, name) == name]
     return [
         name
         for name in dict.fromkeys(names)
         if name in releases
-        and name not in matrix.kept
+        and name not in {*matrix.kept, matrix.defaults.vllm}
         and any(
             server_name(other) == server_name(name) and matrix.versions[other].version > matrix.versions[name].version
             for other in releases
