@@ -21,6 +21,7 @@ from tests.fixtures.serving import READINGS, REPOSITORY, SIZES, Images
 QWEN = "qwen3.5-27b-nvfp4"
 DRAFT = "DRAFT_ATTENTION_BACKEND"
 OWN_DRAFTER = """--speculative-config '{"method": "dflash", "model": "x/y", "attention_backend": "flash_attn"}'"""
+MEDUSA = """--speculative-config '{"method": "medusa", "model": "x/y"}'"""
 FP8_ON_TRITON = {"KV_CACHE_DTYPE": "fp8", "ATTENTION_BACKEND": "triton_attn"}
 
 
@@ -156,6 +157,8 @@ def test_the_gpu_of_another_chip_family_or_container_is_judged(checks: Checks) -
         ("qwen3.5-35b-a3b-int4", {}, "warn", "INT4-AutoRound"),
         ("gemma4-31b@0.20.2", {"DFLASH_DRAFTER": "z-lab/gemma-4-31B-it-DFlash"}, "fail", "0.26.0"),
         ("gemma4-31b", {"EXTRA_ARGS": "--enable_sleep_mode"}, "fail", "from its sleep"),
+        ("gemma4-31b@0.33.0", {"DFLASH_DRAFTER": "off", "EXTRA_ARGS": MEDUSA}, "fail", "removed drafting by medusa"),
+        ("gemma4-31b@0.32.0", {"DFLASH_DRAFTER": "off", "EXTRA_ARGS": MEDUSA}, "ok", ""),
     ],
 )
 def test_known_bad_combinations_are_reported(

@@ -206,6 +206,7 @@ def _facts(settings: Settings, built: Command) -> dict[str, object]:
     return {
         "cache": cache if cache != "auto" else "",
         "drafter": str(drafter.get("model", "")) if drafter.get("method") == "dflash" else "",
+        "drafts_by": str(drafter.get("method", "")),
         "draft_backend": str(drafter.get("attention_backend", "auto")),
         "draft_cache": str(drafter.get("kv_cache_dtype") or cache),
         "sleeps": any(is_flag(word, "--enable-sleep-mode") for word in settings.extra),
