@@ -37,13 +37,16 @@ class Base(_Model):
     glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
     supported_until: Day | None = None
     """The last day on which Debian's security team supports the release; `plan` and `doctor` warn afterwards."""
+    kept_for: Annotated[str, Field(min_length=10)] | None = None
+    """Why images stay on it afterwards; the warning says so."""
     packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
 
     def support_warning(self, today: date) -> str | None:
         """Return what is wrong with the support of this Debian on a day; that of Debian LTS does not count."""
         if self.supported_until is None or today <= self.supported_until:
             return None
-        return f"Debian {self.debian} has had no regular security support since {self.supported_until}"
+        why = f"; it stays because {self.kept_for}" if self.kept_for else ""
+        return f"Debian {self.debian} has had no regular security support since {self.supported_until}{why}"
 
 
 Pattern = Annotated[str, StringConstraints(pattern=r"^[^/\s][^\s\\]*[^/\s\\]$")]
