@@ -109,12 +109,14 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     arch, version = matrix.archs[cell.arch], matrix.versions[cell.version]
     left_out = leave_out_of(matrix, cell)
     needs = ("distribution", "indexes", "local_versions", "also", "without", "base")
+    what = ("distribution", "files", "beside", "reason")
     return {
         f"{cell.server}.{version_key(cell.version)}": version_checksum(version, cell.arch),
         f"archs.{cell.arch}": checksum(_settings(arch, *needs)),
         f"bases.{arch.base}": checksum(_settings(matrix.bases[arch.base], "python", "glibc")),
         "conflicts": checksum([_settings(conflict) for conflict in matrix.conflicts]),
-        **({"leave_out": checksum([_settings(entry) for entry in left_out])} if left_out else {}),
+        # Where else an entry applies leaves this lock alone.
+        **({"leave_out": checksum([_settings(entry, *what) for entry in left_out])} if left_out else {}),
     }
 
 

@@ -4,10 +4,12 @@ import pytest
 
 from imagefactory.compile.toolchain import FlashInferLock, check_all_locks
 from imagefactory.errors import FactoryError
-from imagefactory.lock.drift import Expected, cells_to_lock, check_locks, expected_locks
+from imagefactory.lock.drift import Expected, cells_to_lock, check_locks, expected_locks, wheels_made_from
+from imagefactory.project.cells import Cell
+from imagefactory.project.matrix import load_matrix
 from imagefactory.project.project import Project
 from imagefactory.store.digests import sha256_of
-from tests.fixtures.checkouts import Checkout
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises
 
 
@@ -52,6 +54,17 @@ def test_drift_names_the_part_of_the_matrix_and_the_lock(
     error = drift(locked_checkout)
     assert f"{part} changed in matrix.yaml" in error.why
     assert kind in error.where
+
+
+def test_where_else_something_is_left_out_leaves_a_lock_alone() -> None:
+    matrix, cell = load_matrix(REPOSITORY / "matrix.yaml"), Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64")
+
+    def made_from(**updates: object) -> object:
+        entries = [entry.model_copy(update=updates) for entry in matrix.leave_out]
+        return wheels_made_from(matrix.model_copy(update={"leave_out": entries}), cell)["leave_out"]
+
+    assert made_from(archs=["gb10", "another"], vllm="", sglang=None) == made_from(archs=[], vllm="", sglang=None)
+    assert made_from(archs=["gb10"], files=["other"]) != made_from(archs=["gb10"])
 
 
 def test_unneeded_missing_or_copied_lock_is_drift(locked_checkout: Checkout) -> None:
