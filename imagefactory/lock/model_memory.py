@@ -27,8 +27,6 @@ _KINDS: Final = {
     "moe": NONE,  # Nemotron and Granite
 }
 _LETTERS: Final = {"M": MAMBA, "*": FULL, "E": NONE, "-": NONE}  # Nemotron's hybrid_override_pattern
-_GROUPS: Final = {"full_attention_interval": LINEAR, "layer_group_size": LINEAR, "sliding_window_pattern": SLIDING}
-"""Keys for the size of a group of layers, of which the last has full attention (Qwen3-Next, Ling, Gemma 3)."""
 _LINEAR_STATE: Final = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")  # as Qwen names it
 _MAMBA_STATE: Final = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size")  # as Nemotron names it
 _GRANITE_STATE: Final = ("mamba_n_heads", "mamba_d_head", "mamba_d_state")
@@ -157,7 +155,7 @@ def _kinds_of_all(config: Config) -> tuple[list[str], list[str]]:
         return [_LETTERS.get(letter, letter) for letter in letters if letter != "|"], []
     if isinstance(kimi, dict) and isinstance(kimi.get("full_attn_layers"), list):
         return [FULL if layer in kimi["full_attn_layers"] else LINEAR for layer in layers], []
-    for key, kind in _GROUPS.items():
+    for key, kind in checkpoint.GROUPS.items():
         if group := _number(config, key):
             return [FULL if layer % group == 0 else kind for layer in layers], []
     windows = config.get("sliding_window") and config.get("use_sliding_window") is not False

@@ -11,6 +11,12 @@ INDEX = "model.safetensors.index.json"
 SHOWN = 3
 MOST_LAYERS, LARGEST = 10_000, 1 << 50
 """Layers, and bytes or tokens, that no model has: a config is somebody else's text."""
+GROUPS = {
+    "full_attention_interval": "linear_attention",
+    "layer_group_size": "linear_attention",
+    "sliding_window_pattern": "sliding_attention",
+}
+"""Keys for the size of a group of layers, of which the last has full attention (Qwen3-Next, Ling, Gemma 3)."""
 _BYTES = 2
 """Bytes per value in an uncompressed KV cache."""
 
@@ -124,8 +130,7 @@ def _shape(config: dict[str, Any]) -> Shape:
     # The full-attention layers of Gemma 4 have other heads than the sliding ones.
     full_heads = int(config.get("num_global_key_value_heads") or heads)
     full_width = int(config.get("global_head_dim") or width)
-    # `index` refuses numbers that are out of range.
-    kinds = config.get("layer_types") or ["full_attention"] * range(MOST_LAYERS).index(int(config["num_hidden_layers"]))
+    kinds = config.get("layer_types") or _grouped(config)
     window = int(config.get("sliding_window") or 0)
     per_token = per_sequence = 0
     # The last layers of small Gemma models read the cache of others.
@@ -139,6 +144,14 @@ def _shape(config: dict[str, Any]) -> Shape:
             per_sequence += _linear_state(config)
     hybrid = any("linear" in str(kind) or "mamba" in str(kind) for kind in kinds)
     return Shape(per_token, per_sequence, int(config.get("max_position_embeddings") or 0), hybrid)
+
+
+def _grouped(config: dict[str, Any]) -> list[str]:
+    """Return the kinds of the layers of a config that lists none."""
+    layers = range(MOST_LAYERS).index(int(config["num_hidden_layers"]))  # refuses numbers that are out of range
+    key = next((key for key in GROUPS if config.get(key)), None)
+    group, kind = (int(config[key]), GROUPS[key]) if key else (1, "")
+    return ["full_attention" if layer % group == 0 else kind for layer in range(1, layers + 1)]
 
 
 def _linear_state(config: dict[str, Any]) -> int:

@@ -355,6 +355,31 @@ def model_folder(folder: Path, config: dict[str, Any]) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("key", "kind", "per_sequence"),
+    [
+        ("full_attention_interval", "linear_attention", 6 * 4 * 16 * 8 * 4),
+        ("sliding_window_pattern", "sliding_attention", 6 * 2 * 2 * 64 * 2 * 128),
+    ],
+)
+def test_layers_in_groups_count_as_those_that_are_listed(key: str, kind: str, per_sequence: int) -> None:
+    config = {
+        "num_hidden_layers": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 8,
+        "sliding_window": 128,
+    }
+    found = checkpoint.shape(config | {key: 4})
+    assert found == checkpoint.shape(config | {"layer_types": ([kind] * 3 + ["full_attention"]) * 2})
+    assert found is not None
+    assert (found.per_token, found.per_sequence) == (2 * 2 * 2 * 64 * 2, per_sequence)
+    assert checkpoint.shape(config | {key: "four"}) is None
+
+
 @pytest.mark.parametrize("odd", [{"num_hidden_layers": 1 << 40}, {"head_dim": math.inf}, {"head_dim": 10**400}])
 def test_an_absurd_config_has_no_shape(odd: dict[str, Any]) -> None:
     config = {"num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 4}
