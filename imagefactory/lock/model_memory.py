@@ -72,8 +72,8 @@ def memory_of(config: Config, files: Iterable[WeightFile], drafter: Iterable[Wei
     per_token = layers[FULL] * latent * _BYTES
     per_sequence = layers[MAMBA] * prod(mamba) * _STATE_BYTES
     if plain := [kind for kind in kinds if kind in {SLIDING, LINEAR} or (kind == FULL and not latent)]:
-        state = dict(zip(_LINEAR_STATE, linear, strict=True))
-        known = {"layer_types": plain, "num_kv_shared_layers": 0, "kv_lora_rank": 0, **state}
+        of_linear = dict(zip(_LINEAR_STATE, linear, strict=True))
+        known = {"layer_types": plain, "num_kv_shared_layers": 0, "kv_lora_rank": 0, **of_linear}
         if shape := checkpoint.shape({**config, **known}):
             per_token, per_sequence = per_token + shape.per_token, per_sequence + shape.per_sequence
         else:
