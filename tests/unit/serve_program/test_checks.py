@@ -159,6 +159,8 @@ def test_the_gpu_of_another_chip_family_or_container_is_judged(checks: Checks) -
         ("gemma4-31b", {"EXTRA_ARGS": "--enable_sleep_mode"}, "fail", "from its sleep"),
         ("gemma4-31b@0.33.0", {"DFLASH_DRAFTER": "off", "EXTRA_ARGS": MEDUSA}, "fail", "removed drafting by medusa"),
         ("gemma4-31b@0.32.0", {"DFLASH_DRAFTER": "off", "EXTRA_ARGS": MEDUSA}, "ok", ""),
+        ("gemma4-31b@0.33.0", {"KV_DISK": "/kv"}, "fail", "for which KV_DISK was not made"),
+        ("gemma4-31b@0.32.0", {"KV_DISK": "/kv"}, "ok", ""),
     ],
 )
 def test_known_bad_combinations_are_reported(
