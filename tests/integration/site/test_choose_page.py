@@ -49,6 +49,15 @@ def test_the_address_holds_the_question_and_leads_to_the_picker(page: Page) -> N
     expect(page.get_by_label("Free memory, GB")).to_have_value("100")
 
 
+def test_an_answer_does_not_wait_for_the_library_of_languages(page: Page) -> None:
+    page.add_init_script("Number.prototype.toLocaleString = () => { throw new Error('slow'); };")
+    page.reload()
+    expect(page.locator("#answers .chip.good").first).to_contain_text("tokens each")
+    assert page.evaluate("[0, 999, 1000, 65536, 1234567].map(Drawing.count)") == [
+        *("0", "999", "1,000", "65,536", "1,234,567"),
+    ]
+
+
 def test_tables_sort_by_keyboard(site: str, tabs: Tabs) -> None:
     page = tabs(f"{site}/index.html")
     rows = page.locator("#models-table tbody th a")
