@@ -83,11 +83,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _sort(items: list[pytest.Item]) -> None:
     """Begin with unit tests, then those that share the tiny image; with slow tests, begin with the longest files."""
-    if any(item.get_closest_marker("slow") for item in items):
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    if slow:
         sizes = Counter(item.path for item in items)
-        quick = {item.path for item in items if not item.get_closest_marker("slow")}
-        # Files with nothing but slow tests, the nights' single test first; then the largest.
-        order = {path: (1, -size) if path in quick else (0, size) for path, size in sizes.items()}
+        # Files with nothing but slow tests, the nights' single test first; then by slow tests, then by tests.
+        order = {path: (0, size, 0) if slow[path] == size else (1, -slow[path], -size) for path, size in sizes.items()}
         items.sort(key=lambda item: (*order[item.path], item.path))
         return
     heavy = {item.path for item in items if "tiny_checkout" in getattr(item, "fixturenames", ())}
