@@ -1,6 +1,6 @@
-"""Adds up numbers of two nodes with torch, and prints how fast; runs with the image's packages, beside no server.
+"""Adds up numbers of all nodes with torch, and prints how fast; runs with the image's packages, beside no server.
 
-`all_reduce.py JOB`: JOB is JSON with rank, head, port and limit. Prints one JSON object per line.
+`all_reduce.py JOB`: JOB is JSON with rank, nodes, head, port and limit. Prints one JSON object per line.
 """  # noqa: INP001 - a program in a folder to run
 
 import json
@@ -29,13 +29,13 @@ def main(job: dict[str, Any]) -> int:
             ",".join(f"{device}:{name}" for name, device in backends.items()),
             init_method=f"tcp://{job['head']}:{job['port']}",
             rank=job["rank"],
-            world_size=2,
+            world_size=job["nodes"],
             timeout=timedelta(seconds=job["limit"]),
         )
         for name, device in backends.items():
             step[0] = name
-            latency = _seconds(SMALL, device, ROUNDS, job["rank"])
-            seconds = _seconds(LARGE[name], device, REPEATS, job["rank"])
+            latency = _seconds(SMALL, device, ROUNDS, job)
+            seconds = _seconds(LARGE[name], device, REPEATS, job)
             _tell(backend=name, latency=latency, speed=4 * LARGE[name] / seconds)
     except Exception as error:  # noqa: BLE001 - torch raises all kinds
         _end(step[0], str(error).strip().partition("\n")[0])
@@ -43,12 +43,12 @@ def main(job: dict[str, Any]) -> int:
     os._exit(0)
 
 
-def _seconds(count: int, device: str, rounds: int, rank: int) -> float:
+def _seconds(count: int, device: str, rounds: int, job: dict[str, Any]) -> float:
     """Return how long an all-reduce takes; the first ones set up connections."""
     for measured in (2, rounds):
-        numbers = torch.full((count,), rank + 1.0, device=device)
+        numbers = torch.full((count,), job["rank"] + 1.0, device=device)
         distributed.all_reduce(numbers)
-        if not bool((numbers == 3).all()):  # noqa: PLR2004 - the sum of both
+        if not bool((numbers == job["nodes"] * (job["nodes"] + 1) / 2).all()):  # 1 + 2 + …
             raise ValueError("the sum is wrong")
         began = time.monotonic()
         for _ in range(measured):

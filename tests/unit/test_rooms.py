@@ -41,8 +41,11 @@ FLOORS = {
         *("image keys processes readings",),
         *("health state", "flags liveness readiness rules", "ahead first_process hosts memory settings"),
         *("command memory_guard", "kv_disk servers.server", "hangs servers.sglang servers.vllm findings"),
-        *("servers.known", "drafting kv_disk_checks loading machine_checks model_checks pair reading weights"),
-        *("checks hub link show",),
+        *(
+            "servers.known splitting",
+            "drafting kv_disk_checks loading machine_checks model_checks pair reading weights",
+        ),
+        *("checks comparing hub link show", "meeting"),
         *("downloading proof watch", "main"),
     ),
 }

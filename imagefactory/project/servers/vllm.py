@@ -181,13 +181,13 @@ SCHEMA: tuple[Setting, ...] = (
         "prompts of some models, and break others.",
         choices=("native", "expandable"),
     ),
-    whole("NODES", "Machines that share the model: 2 for two Sparks (docs/two-sparks.md).", 1, 2, "1"),
-    whole("NODE_RANK", "This machine's rank: 0 for the head, which serves the API, 1 for the other.", 0, 1),
-    Setting("HEAD_ADDRESS", "text", "The head's IPv4 address on the cable, the same on both machines."),
+    whole("NODES", "Machines that share the model (docs/two-sparks.md).", 1, 8, "1"),
+    whole("NODE_RANK", "This machine's rank: 0 for the head, which serves the API, 1, 2 … for the others.", 0, 7),
+    Setting("HEAD_ADDRESS", "text", "The head's IPv4 address on the cable, or its name, the same on all machines."),
     Setting("CABLE", "text", "The interface of the cable. By default the one whose network has HEAD_ADDRESS."),
     whole(
         "HEAD_PORT",
-        "The head's port for the other machine's processes; the next one is used too. Both must be free.",
+        "The head's port for the other machines' processes; the next one is used too. Both must be free.",
         1024,
         65534,
         "29501",
@@ -195,8 +195,8 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "PAIR_SECRET_FILE",
         "path",
-        "A file in the container with a secret that both machines know; without it, any machine on the cable can pose "
-        "as the other.",
+        "A file in the container with a secret that all machines know; without it, any machine on the cable can pose "
+        "as one of them.",
     ),
     Setting("MODS", "list", "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start."),
     Setting("MODS_PATH", "path", "The folder where mods are mounted.", default="/mods"),

@@ -12,12 +12,35 @@ from .redaction import masked
 from .settings import Settings
 
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
-NODE_FLAGS = ("--nnodes", "--node-rank", "-r", "--master-addr", "--master-port", "--dist-init-addr", "--headless")
-"""What the settings of a pair become."""
+NODE_FLAGS = ("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--dist-init-addr", "--headless")
+"""What the settings of several nodes become."""
 
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """How PyTorch's allocator is described; some versions ignore the second, newer name."""
+
+
+class Parallel(NamedTuple):
+    """The flags that split a model, each with its other spellings."""
+
+    tensor: tuple[str, ...]
+    """Every layer, over so many GPUs."""
+    stages: tuple[str, ...]
+    """The layers, one after the other."""
+    replicas: tuple[str, ...]
+    """Not at all: so many copies, on GPUs of their own."""
+
+
+class Split(NamedTuple):
+    """How a model is split."""
+
+    tensor: int = 1
+    stages: int = 1
+    replicas: int = 1
+
+    @property
+    def parts(self) -> int:
+        return self.tensor * self.stages * self.replicas
 
 
 class Command(NamedTuple):
@@ -127,18 +150,35 @@ def allocator(settings: Settings, environment: Mapping[str, str]) -> dict[str, s
     return {ALLOCATOR_VARIABLES[0]: "expandable_segments:True"} if chosen == "expandable" else {}
 
 
-def paired(settings: Settings) -> bool:
-    return (settings.number("NODES") or 1) > 1
+def nodes(settings: Settings) -> int:
+    return settings.number("NODES") or 1
 
 
-def node_words(settings: Settings, joining: Sequence[str], parallel: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the flags of one of two nodes: those that join it to the other, and half a layer unless flags say more."""
-    if not paired(settings):
+def split(words: Sequence[str], parallel: Parallel) -> Split:
+    """Read from flags how a model is split; 1 for what they do not say."""
+    sizes = (option(words, *names) or "" for names in parallel)
+    return Split(*(max(1, int(size)) if size.isdecimal() else 1 for size in sizes))
+
+
+def node_words(settings: Settings, joining: Sequence[str], parallel: Parallel) -> list[str]:
+    """Return the flags of one of several nodes: those that join it to the others, and its part of each layer.
+
+    Pipeline stages and replicas are as flags say; what is left of the nodes shares every layer.
+    """
+    if (count := nodes(settings)) == 1:
         return []
     given = (word.partition("=")[0] for word in settings.extra)
     for flag in (flag for flag in given if flag.replace("_", "-") in NODE_FLAGS):
         remedy = f"Leave out {flag}: NODES, NODE_RANK and HEAD_ADDRESS set it."
         setting = ("NODES", settings.text("NODES"), "one of the two")
         raise StartError("contradiction", f"NODES and {flag} both describe the nodes.", *setting, remedy=remedy)
-    spread = any(option(settings.extra, *names) for names in parallel)
-    return [*joining, *(() if spread else (parallel[0][0], settings.text("NODES")))]
+    sizes, given_tensor = split(settings.extra, parallel), option(settings.extra, *parallel.tensor)
+    if given_tensor is None:
+        sizes = sizes._replace(tensor=max(1, count // (sizes.stages * sizes.replicas)))
+    if sizes.parts % count:
+        what = f"The flags split the model into {sizes.parts} parts, which {count} nodes cannot share evenly."
+        remedy = f"Have the sizes multiply to {count}, or to {count} times the GPUs of a node; or leave them out."
+        setting = ("NODES", str(count), f"a number that divides {sizes.parts}")
+        raise StartError("contradiction", what, *setting, remedy=remedy)
+    own = () if given_tensor or sizes.tensor == 1 else (parallel.tensor[0], str(sizes.tensor))
+    return [*joining, *own]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from . import checkpoint, kv_disk, memory, rules
-from .command import Command, option
+from .command import Command, Split, split
 from .errors import StartError
 from .image import Image, Json
 from .readings import Readings
@@ -73,12 +73,12 @@ class Start(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """How many GPUs the model is spread over."""
-        product = 1
-        for names in self.server.parallel:
-            part = option(self.command.arguments, *names) or ""
-            product *= int(part) if part.isdecimal() and int(part) else 1
-        return product
+        """How many GPUs the model is spread over; each replica has as many."""
+        return self.split.tensor * self.split.stages
+
+    @property
+    def split(self) -> Split:
+        return split(self.command.arguments, self.server.parallel)
 
     @property
     def config(self) -> dict[str, object] | None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from . import health, liveness, private_files, processes, state
-from .channel import Link
+from .channel import Group
 from .redaction import say
 from .servers.server import Server
 
@@ -24,12 +24,12 @@ class Watched(NamedTuple):
 
     server: Server
     address: health.Address
-    """Port 0 if it cannot be asked: the other of two nodes judges then, or nobody."""
+    """Port 0 if it cannot be asked: the head of several nodes judges then, or nobody."""
     model: str
     key: str
     limit: int
     """HANG_LIMIT."""
-    link: Link | None
+    group: Group | None
     cache: str
     """The folder for downloaded models."""
 
@@ -67,12 +67,12 @@ class Watch:
         return self._serving(now, told) if self._listens else self._starting(now)
 
     def _starting(self, now: float) -> Hang | None:
-        link, moves = self._watched.link, self._activity.moved()
-        if link:
-            link.moves = moves
+        group, moves = self._watched.group, self._activity.moved()
+        if group:
+            group.moves = moves
         if not self._watched.address.port:
             return None
-        alive = moves or self._compiles() or (link is not None and link.other_moves)
+        alive = moves or self._compiles() or (group is not None and group.others_move)
         self._seen.see(now, None, waiting=True, alive=alive)
         if now - self._seen.moved < liveness.START_PATIENCE:
             return None
@@ -103,7 +103,7 @@ class Watch:
         return None
 
     def _compiles(self) -> bool:
-        return liveness.compiling() or (self._watched.link is not None and self._watched.link.compiles)
+        return liveness.compiling() or (self._watched.group is not None and self._watched.group.compiles)
 
 
 def begin(watched: Watched, process: int) -> Watch:
@@ -132,7 +132,7 @@ def judge(hang: Hang | None, watched: Watched, process: int, now: float) -> None
             private_files.forget(state.HANGING)
             say("the engine is making progress again")
         return
-    text = hang.text + ("; the other node may be the cause" if watched.link else "")
+    text = hang.text + ("; another node may be the cause" if watched.group else "")
     with suppress(OSError):
         private_files.write(state.HANGING, text)
     if not noted:

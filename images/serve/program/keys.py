@@ -116,8 +116,8 @@ def _unprotected(problem: str, name: str) -> StartError:
 
 
 def pair_secret(path: str) -> str:
-    """Return the secret that both nodes of a pair were given; empty without one."""
-    return _read(path, PAIR_FILE, "secret of the pair") if path else ""
+    """Return the secret that all nodes were given; empty without one."""
+    return _read(path, PAIR_FILE, "secret of the nodes") if path else ""
 
 
 def _read(path: str, setting: str = FILE, kind: str = "API key") -> str:

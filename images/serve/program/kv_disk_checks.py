@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .command import ALLOCATOR_VARIABLES, option, paired
+from .command import ALLOCATOR_VARIABLES, nodes, option
 from .findings import FAIL, OK, WARN, Finding, Start
 from .kv_disk import FLAG, stage
 from .memory import GB
@@ -45,7 +45,7 @@ def _refusals(start: Start) -> Iterator[tuple[str, str, str]]:
     folder, words = start.settings.text("KV_DISK"), start.settings.extra
     if not start.on_gpu:
         yield "vLLM moves KV caches from GPUs only", "no KV_DISK", "Leave KV_DISK out."
-    if paired(start.settings) or option(words, "--nnodes", "-n") not in {None, "1"}:
+    if nodes(start.settings) > 1 or option(words, "--nnodes", "-n") not in {None, "1"}:
         detail = "the other machine's part of a KV cache never reaches this machine's disk"
         yield detail, "one machine", "Leave KV_DISK out."
     for flag, why in (

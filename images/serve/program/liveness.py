@@ -27,7 +27,7 @@ AWAY = 30.0
 OWN_TOKENS = 16
 """The tokens of our own question at most."""
 STUCK, MEMORY, PARTED = 69, 70, 71
-"""The exit codes of a server that was ended: it was stuck, the host ran out of memory, the other node failed."""
+"""The exit codes of a server that was ended: it was stuck, the host ran out of memory, another node failed."""
 COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "cc1plus", "ninja"})
 """While one of them runs, the server may wait for it."""
 ESTABLISHED = "01"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from . import heat, holders, hosts
 from . import memory as budget
-from .command import paired
+from .command import nodes
 from .findings import FAIL, LARGER_DISK, OK, SKIPPED, WARN, Finding, Start
 from .image import release
 from .kv_disk import stage
@@ -58,7 +58,7 @@ def host(start: Start) -> Iterator[Finding]:
         "unified": readings.unified,
         "kernel": readings.kernel,
         "driver": readings.driver,
-        "roce": paired(start.settings) and any(device.active for device in readings.network.roce),
+        "roce": nodes(start.settings) > 1 and any(device.active for device in readings.network.roce),
     }
     found = [Finding("host", WARN, fault.detail, remedy=fault.remedy) for fault in hosts.faults(facts)]
     yield from found or [Finding("host", OK, "no known fault")]

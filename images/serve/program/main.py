@@ -23,6 +23,7 @@ from . import (
     keys,
     link,
     loading,
+    meeting,
     pair,
     private_files,
     proof,
@@ -113,7 +114,7 @@ def _run(arguments: list[str]) -> int:
     _refuse_unknown(first)
     if not dry:
         _begin()
-    start = _prepare(arguments)
+    start = _prepare(arguments, patient=not dry)
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
         _print(form(start, findings))
@@ -193,13 +194,15 @@ def _whole(arguments: list[str]) -> bool:
     return bool(arguments) and not arguments[0].startswith("-")
 
 
-def _prepare(arguments: list[str]) -> Start:
+def _prepare(arguments: list[str], *, patient: bool = False) -> Start:
+    """Read settings and machine; `patient` if what comes later, such as the head's name, is worth waiting for."""
     image = images.load()
     server, environment = server_of(image), os.environ
     if _whole(arguments):
         kept = {name: environment[name] for name in KEPT_SETTINGS if name in environment}
         secrets = keys.find(environment, arguments)
         chosen = read_settings.read(image, kept)._replace(secrets=secrets)
+        pair.look_up(chosen, patient=patient)
         joining = server.node_words(chosen._replace(extra=secrets.words))
         command = server.build(image, chosen)._replace(
             arguments=(*secrets.words, *joining),
@@ -210,6 +213,7 @@ def _prepare(arguments: list[str]) -> Start:
         )
     else:
         chosen = read_settings.read(image, environment, arguments)
+        pair.look_up(chosen, patient=patient)
         command = server.build(image, chosen)
     commands.allocator(chosen, environment)
     cache = checkpoint.hub_cache(environment)
@@ -235,7 +239,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
     )
     environment |= {"HF_HUB_OFFLINE": "1"} if start.offline else {}
     environment |= commands.allocator(start.settings, os.environ)
-    node = pair.find(start.settings, start.readings.network) if commands.paired(start.settings) else None
+    node = pair.find(start.settings, start.readings.network) if commands.nodes(start.settings) > 1 else None
     environment |= node.environment(start.server.address_variable) if node else {}
     say(commands.shown((*start.server.command, *arguments)))
     where = watch.address(start)
@@ -245,9 +249,9 @@ def _start(start: Start, findings: list[Finding]) -> int:
     joined = None
     if node:
         if where.port:
-            state.starting("it waits for the other node")
+            state.starting("it waits for the other nodes")
         waiting = time.monotonic()
-        joined = link.meet(node, start)
+        joined = meeting.meet(node, start)
         began = began and began + time.monotonic() - waiting
     if where.port or joined:
         environment |= watch.accompany(start, where, key_file, began, joined)
@@ -310,7 +314,7 @@ def _exit_code(findings: Sequence[Finding]) -> int:
 def _health() -> int:
     where, waits, found = health.address(), link.noted(), state.find()
     if waits and found.name in {state.READY, state.STARTING}:
-        told, well = waits  # a node that waits for the other knows why
+        told, well = waits  # a node that waits for others knows why
     elif found.name != state.READY:
         told, well = found.reason, False
     elif where.port == 0 and os.environ.get("NODES", "1") != "1":
@@ -336,7 +340,7 @@ def _download() -> int:
 
 
 def _pair_test() -> int:
-    for line in proof.prove(_prepare([])):
+    for line in proof.prove(_prepare([], patient=True)):
         _print(line)
     return 0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import partial
 
-from . import checkpoint, rules
+from . import checkpoint, rules, splitting
 from . import flags as server_flags
 from .command import option
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
@@ -135,6 +135,7 @@ def combination(start: Start) -> Iterator[Finding]:
     more = start.server.facts(start.settings, start.command)
     more |= {"capability": gpu, "hybrid": hybrid, "model": start.command.model}
     found = [Finding("combination", **rule) for rule in start.matching("combinations", more)]
+    found += splitting.check(start)
     server = f"{start.image.title} {start.image.version}"
     yield from found or [Finding("combination", OK, f"none that is known to fail with {server}")]
 

@@ -1,19 +1,20 @@
-"""One model on two machines: which interface is the cable, and what the server has to know about it.
+"""One model on several machines: which interface is the cable, and what the server has to know about it.
 
 A server that is not told advertises the address of the default route, which on a Spark is the Wi-Fi or the LAN: the
-other machine then waits for ever. So each address and device is set explicitly; what the user set wins.
+other machines then wait for ever. So each address and device is set explicitly; what the user set wins.
 """
 
 import errno
 import os
 import socket
+import time
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
 from . import flags, keys, rules
-from .command import paired
+from .command import nodes
 from .errors import StartError
 from .findings import FAIL, OK, WARN, Finding, Start
 from .network import Interface, Network
@@ -22,18 +23,23 @@ from .settings import Settings
 HEAD = 0
 SHORTEST = 16
 """Characters of a secret that cannot be guessed."""
+LOOKUP, PAUSE = 60.0, 2.0
+"""Seconds for a name to appear, as that of a pod does some time after it, and between two questions."""
 
 
 class Node(NamedTuple):
-    """This machine as one of two."""
+    """This machine as one of several."""
 
     rank: int
+    total: int
     head: str
     """The head's address on the cable."""
     port: int
     """Where torch's store listens on the head; the companions meet on the next."""
     interface: Interface
     devices: tuple[str, ...]
+    routed: bool
+    """Whether the others may be in another network, as pods are."""
 
     @property
     def address(self) -> str:
@@ -44,7 +50,7 @@ class Node(NamedTuple):
         return self.head, self.port + 1
 
     def environment(self, address_variable: str) -> dict[str, str]:
-        """Return the variables of the server; the other node has other values."""
+        """Return the variables of the server; other nodes have other values."""
         name = self.interface.name
         found = {
             address_variable: self.address,
@@ -63,13 +69,27 @@ class Node(NamedTuple):
         return {variable: value for variable, value in found.items() if variable not in os.environ}
 
 
+def look_up(settings: Settings, *, patient: bool) -> None:
+    """Replace a name in HEAD_ADDRESS by its address: some servers bind to what they are told."""
+    head, until = settings.text("HEAD_ADDRESS"), time.monotonic() + (LOOKUP if patient else 0)
+    if nodes(settings) == 1 or not head:
+        return
+    while True:
+        try:
+            settings.values["HEAD_ADDRESS"] = socket.getaddrinfo(head, None, socket.AF_INET)[0][4][0]
+        except (OSError, ValueError):
+            if time.monotonic() >= until:
+                what = f"{head!r} is neither an IPv4 address nor a name of one that is known here"
+                raise _refused(settings, "HEAD_ADDRESS", "bad-value", what) from None
+            time.sleep(PAUSE)
+        else:
+            return
+
+
 def find(settings: Settings, here: Network) -> Node:
     """Find the cable; refuse an address that no interface has."""
     head, rank, chosen = settings.text("HEAD_ADDRESS"), settings.number("NODE_RANK") or HEAD, settings.text("CABLE")
-    try:
-        wanted = IPv4Address(head)
-    except ValueError:
-        raise _refused(settings, "HEAD_ADDRESS", "bad-value", f"{head!r} is not an IPv4 address") from None
+    wanted, routed = IPv4Address(head), bool(chosen and settings.text(keys.PAIR_FILE))
     known = [interface for interface in here.interfaces if chosen in {"", interface.name}]
     if not known:
         raise _refused(settings, "CABLE", "pair", f"there is no interface {chosen!r} with an IPv4 address here")
@@ -77,9 +97,11 @@ def find(settings: Settings, here: Network) -> Node:
     if rank == HEAD and not own:
         raise _refused(settings, "HEAD_ADDRESS", "pair", f"no interface has {head}: {_listed(here)}")
     if rank != HEAD and own:
-        what = f"{head} is this machine's own address ({own[0].name}), but NODE_RANK={rank} is the other one"
+        what = f"{head} is this machine's own address ({own[0].name}), but NODE_RANK={rank} is not the head"
         raise _refused(settings, "HEAD_ADDRESS", "pair", what)
     found = own or [interface for interface in known if wanted in interface.address.network]
+    if not found and routed:
+        found = known
     if not found:
         which = f"{chosen} is not" if chosen else "no interface is"
         what = f"{which} in one network with {head}: {_listed(here)}"
@@ -89,18 +111,18 @@ def find(settings: Settings, here: Network) -> Node:
         what = f"{names} are both in the network of {head}: packets would take either"
         raise _refused(settings, "CABLE", "pair", what)
     port = settings.number("HEAD_PORT") or 29501
-    return Node(rank, head, port, found[0], here.devices(found[0].name))
+    return Node(rank, nodes(settings), head, port, found[0], here.devices(found[0].name), routed)
 
 
 def _refused(settings: Settings, setting: str, name: str, what: str) -> StartError:
     allowed, remedy = {
         "HEAD_ADDRESS": (
-            "the head's IPv4 address on the cable",
+            "the head's IPv4 address on the cable, or its name",
             "Set HEAD_ADDRESS to what `ip -4 addr` shows for the cable on the head, and start with --network host.",
         ),
         "CABLE": (
             "the interface of the cable, such as enp1s0f0np0",
-            "Name the cable's interface in CABLE; give the two links of a port different networks.",
+            "Name the cable's interface in CABLE; nodes in different networks also need PAIR_SECRET_FILE.",
         ),
     }[setting]
     return StartError(name, what, setting, settings.text(setting), allowed, remedy=remedy)
@@ -112,7 +134,7 @@ def _listed(here: Network) -> str:
 
 
 def check(start: Start) -> Iterator[Finding]:
-    if not paired(start.settings):
+    if nodes(start.settings) == 1:
         yield Finding("pair", OK, "one machine")
         return
     here = start.readings.network
@@ -141,7 +163,7 @@ def check(start: Start) -> Iterator[Finding]:
     if not any(finding.result == FAIL for finding in found):
         by = f", RoCE by {' and '.join(node.devices)}" if node.devices else ""
         place = f"{node.interface.name} ({node.interface.address}, MTU {node.interface.mtu}){by}"
-        yield Finding("pair", OK, f"node {node.rank} of 2 on {place}; the head is {node.head}")
+        yield Finding("pair", OK, f"node {node.rank} of {node.total} on {place}; the head is {node.head}")
 
 
 def _ports(node: Node) -> Iterator[Finding]:
@@ -153,7 +175,7 @@ def _ports(node: Node) -> Iterator[Finding]:
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
             detail = f"port {port} of {node.head} is in use" if taken else f"cannot listen there: {error.strerror}"
-            remedy = "End what uses it, or set HEAD_PORT to another on both nodes; that port and the next must be free."
+            remedy = "End what uses it, or set HEAD_PORT to another on all nodes; that port and the next must be free."
             yield Finding("pair", FAIL, detail, "HEAD_PORT", str(node.port), "a free port, followed by another", remedy)
 
 
@@ -164,8 +186,8 @@ def _secret(settings: Settings) -> Iterator[Finding]:
         yield Finding("pair", FAIL, error.what, error.setting, error.value, error.allowed, error.remedy)
         return
     if len(secret) < SHORTEST:
-        detail = "the secret of the pair is short" if secret else "any machine on the cable can pose as the other node"
-        remedy = f"Mount one file with `openssl rand -hex 32` on both, and name it in {keys.PAIR_FILE}."
+        detail = "the secret of the nodes is short" if secret else "any machine on the cable can pose as another node"
+        remedy = f"Mount one file with `openssl rand -hex 32` on all nodes, and name it in {keys.PAIR_FILE}."
         yield Finding("pair", WARN, detail, keys.PAIR_FILE, remedy=remedy)
 
 

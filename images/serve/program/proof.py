@@ -1,4 +1,4 @@
-"""`pair-test`: proves before a server starts that two nodes can compute together, or says what is in the way."""
+"""`pair-test`: proves before a server starts that the nodes can compute together, or says what is in the way."""
 
 import json
 import os
@@ -6,41 +6,41 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import checks, command, image, link, pair
+from . import checks, command, image, meeting, pair
 from .errors import StartError
 from .findings import FAIL, WARN, Start
 from .pair import Node
 
 SCRIPT = str(Path(__file__).absolute().parents[1] / "all_reduce.py")
 MEETING, MEASURING, IMPORTING = 20, 25, 90
-"""Seconds for the other node, for the all-reduce, and for Python to load torch before it."""
+"""Seconds for the other nodes, for the all-reduce, and for Python to load torch before it."""
 LIKELY = {
     "meeting": "a firewall drops port {port} of {head}",
-    "gloo": "a firewall drops the ports of {interface} that are chosen at random, or the MTU of the two ends differs",
-    "nccl": "RoCE by {devices} does not work: the ends of the cable are in different networks, or the container lacks "
+    "gloo": "a firewall drops the ports of {interface} that are chosen at random, or the MTU differs between nodes",
+    "nccl": "RoCE by {devices} does not work: the nodes are in different networks, or the container lacks "
     "/dev/infiniband or memlock; NCCL_DEBUG=INFO says more, NCCL_IB_DISABLE=1 avoids RoCE",
 }
 
 
 def prove(start: Start) -> Iterator[str]:
-    """Yield warnings, then how fast the two nodes add up numbers; refuse if they cannot."""
-    if not command.paired(start.settings):
-        remedy = "Set NODES=2, NODE_RANK and HEAD_ADDRESS, and run it on both at the same time."
-        nodes = ("NODES", start.settings.text("NODES"), "2")
-        raise StartError("bad-value", "`pair-test` is for two nodes.", *nodes, remedy=remedy)
+    """Yield warnings, then how fast the nodes add up numbers; refuse if they cannot."""
+    if command.nodes(start.settings) == 1:
+        remedy = "Set NODES, NODE_RANK and HEAD_ADDRESS, and run it on all at the same time."
+        nodes = ("NODES", start.settings.text("NODES"), "2 or more")
+        raise StartError("bad-value", "`pair-test` is for several nodes.", *nodes, remedy=remedy)
     for finding in checks.run(start, ("pair", "port")):
         if finding.result == FAIL:
             raise finding.refusal()
         if finding.result == WARN:
             yield f"warning: {finding.detail}. {finding.remedy}"
     node = pair.find(start.settings, start.readings.network)
-    joined = link.meet(node, start, MEETING)
+    joined = meeting.meet(node, start, MEETING)
     yield from _measured(start, node)
     joined.close()
 
 
 def _measured(start: Start, node: Node) -> Iterator[str]:
-    job = {"rank": node.rank, "head": node.head, "port": node.port, "limit": MEASURING}
+    job = {"rank": node.rank, "nodes": node.total, "head": node.head, "port": node.port, "limit": MEASURING}
     python = f"{image.VENV}/bin/python"
     environment = os.environ | node.environment(start.server.address_variable)
     try:

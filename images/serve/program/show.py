@@ -28,7 +28,7 @@ Arguments of IMAGE:
   settings [--markdown]  list all settings, with their defaults
   download               fetch the model and its drafter, verify them; resumes where it stopped
   weights [--json]       list what is downloaded, what is missing, and what nothing here uses
-  pair-test              prove that two nodes (NODES=2) can compute together; run it on both at once
+  pair-test              prove that the nodes (NODES=2 …) can compute together; run it on all at once
   health                 ask the running server: docker exec CONTAINER health
   OWNER/MODEL --FLAG …   serve another model, with these flags alone
   {command:20} … a command of your own; also bash, sh, sleep, tail

@@ -1,4 +1,4 @@
-"""The state that a server is in: one verdict for its log, the health check, HTTP and the other node.
+"""The state that a server is in: one verdict for its log, the health check, HTTP and other nodes.
 
 The companion leaves a note, a file with a sentence, for each reason not to send requests; whoever asks reads them. The
 guard in the server's own process reads them too, so this module imports next to nothing.

@@ -14,10 +14,22 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from . import ahead, drafting, hangs, health, hosts, memory_guard, private_files, readiness, reading, state, timeline
+from . import (
+    ahead,
+    drafting,
+    hangs,
+    health,
+    hosts,
+    link,
+    memory_guard,
+    private_files,
+    readiness,
+    reading,
+    state,
+    timeline,
+)
 from . import command as commands
-from . import link as links
-from .channel import STARTING, Link
+from .channel import STARTING, Group
 from .findings import Start
 from .redaction import say
 from .servers.server import Choices, hook_variables
@@ -36,16 +48,16 @@ class Task:
     """The task of the companion."""
 
     def __init__(
-        self, start: Start, where: health.Address, key_file: str, began: float | None, link: Link | None
+        self, start: Start, where: health.Address, key_file: str, began: float | None, group: Group | None
     ) -> None:
-        self.server, self.address, self.link = start.server, where, link
+        self.server, self.address, self.group = start.server, where, group
         self.model, self.drafting = start.command.served_names[0], start.command.speculative is not None
         self.api_key, self.key_file = start.settings.secrets.api_key, key_file
         self.rounds, self.compilers = start.settings.number("WARMUP") or 0, _compilers(start)
         limit = start.settings.number("HANG_LIMIT") or 0
         reached = not WITHOUT_HTTP & {word.partition("=")[0].replace("_", "-") for word in start.command.arguments}
         asked = where if reached else where._replace(port=0)
-        self.watched = hangs.Watched(self.server, asked, self.model, self.api_key, limit, link, start.cache)
+        self.watched = hangs.Watched(self.server, asked, self.model, self.api_key, limit, group, start.cache)
         self.guarded = memory_guard.Guarded(start.memory_floor, start.planned_rest, unified=start.readings.unified)
         self.find_kernels = partial(ahead.find, start.image.facts, os.environ)
         self.kernels = self.find_kernels()
@@ -59,10 +71,10 @@ class Task:
 
 
 def accompany(
-    start: Start, where: health.Address, key_file: str, began: float | None, link: Link | None
+    start: Start, where: health.Address, key_file: str, began: float | None, group: Group | None
 ) -> Mapping[str, str]:
     """Start the companion of the server; return variables that make the server record its choices for it."""
-    task = Task(start, where, key_file, began, link)
+    task = Task(start, where, key_file, began, group)
     if where.port:
         state.starting("the model is being loaded")
     _fork(task)
@@ -122,8 +134,8 @@ def _companion(task: Task, server: int) -> None:
     became = time.monotonic()
     started = became if task.began is None else task.began
     compiling = _compile(task)
-    if task.link:
-        threading.Thread(target=links.keep, args=(task.link, server, task.address.port), daemon=True).start()
+    if task.group:
+        threading.Thread(target=link.keep, args=(task.group, server, task.address.port), daemon=True).start()
     task.disk.begin()
     if not task.address.port or not _listens(task, server, started):
         return
@@ -136,8 +148,8 @@ def _companion(task: Task, server: int) -> None:
     if os.getppid() != server:
         return
     private_files.forget(state.STARTING)
-    if task.link:
-        task.link.state = links.READY
+    if task.group:
+        task.group.state = link.READY
     say(f"ready: {task.address.url}/v1, model {task.model}, after {(moments.ready or 0) - started:.0f} s")
     try:
         _tell_start(task, moments)
@@ -219,9 +231,9 @@ def _listens(task: Task, server: int, started: float) -> bool:
         now = time.monotonic()
         if os.getppid() != server:
             return False
-        if task.link and task.link.state == STARTING and now - said >= WARN_EVERY:
+        if task.group and task.group.state == STARTING and now - said >= WARN_EVERY:
             said = now
-            say(f"not ready after {now - started:.0f} s; the other node, {task.link.other}, is alive")
+            say(f"not ready after {now - started:.0f} s; alive: {task.group.names}")
         time.sleep(PAUSE)
     return True
 

@@ -117,7 +117,7 @@ def child_of(process: subprocess.Popen[str]) -> int:
 
 @dataclass
 class Spark:
-    """One of the two machines."""
+    """One of the machines."""
 
     name: str
     folder: Path
@@ -293,6 +293,24 @@ def two_sparks(folder: Path, head_image: str = "", worker_image: str = "") -> It
         yield bed
     finally:
         bed.stop()
+
+
+def wire(one: Spark, name: str, other: Spark, there: str) -> None:
+    """Lay a cable between two machines."""
+    ends = ("netns", str(one.first), "type", "veth", "peer", "name", there, "netns", str(other.first))
+    subprocess.run(["ip", "link", "add", name, *ends], check=True)
+    one.check("ip", "link", "set", name, "up", "mtu", "9000")
+    other.check("ip", "link", "set", there, "up", "mtu", "9000")
+
+
+def connect(switch: Spark, *sparks: Spark) -> None:
+    """Have a machine be the switch that joins others."""
+    switch.check("ip", "link", "add", "bridge", "type", "bridge")
+    switch.check("ip", "link", "set", "bridge", "up", "mtu", "9000")
+    for number, spark in enumerate(sparks, 1):
+        wire(spark, CABLE, switch, f"port{number}")
+        switch.check("ip", "link", "set", f"port{number}", "master", "bridge")
+        spark.check("ip", "address", "add", f"{spark.address}/24", "dev", CABLE)
 
 
 def need_bed(programs: Sequence[str] = PROGRAMS) -> None:

@@ -14,8 +14,8 @@ import pytest
 from imagefactory.launch.preview import Preview
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.engines import wait_until
-from tests.fixtures.nodes import SECRET, Node, Nodes, end, two_nodes
-from tests.integration.pair.bed import CABLE, Bed, Spark, need_bed
+from tests.fixtures.nodes import SECRET, Node, Nodes, end, make_nodes
+from tests.integration.pair.bed import CABLE, Bed, Spark, connect, need_bed, wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.each_run]
 STRANGER = REPOSITORY / "tests" / "fixtures" / "stranger.py"
@@ -57,21 +57,9 @@ def lan(head: Spark, worker: Spark, stranger: Spark) -> IPv4Address:
 
 def switch(head: Spark, worker: Spark, stranger: Spark) -> IPv4Address:
     """Have the stranger on the cable, as if a switch joined the three: its machine is the switch."""
-    stranger.check("ip", "link", "add", "bridge", "type", "bridge")
-    stranger.check("ip", "link", "set", "bridge", "up", "mtu", "9000")
+    connect(stranger, head, worker)
     stranger.check("ip", "address", "add", "192.168.100.66/24", "dev", "bridge")
-    for spark, port in ((head, "port1"), (worker, "port2")):
-        wire(spark, CABLE, stranger, port)
-        stranger.check("ip", "link", "set", port, "master", "bridge")
-        spark.check("ip", "address", "add", f"{spark.address}/24", "dev", CABLE)
     return IPv4Address("192.168.100.66")
-
-
-def wire(one: Spark, name: str, other: Spark, there: str) -> None:
-    ends = ("netns", str(one.first), "type", "veth", "peer", "name", there, "netns", str(other.first))
-    subprocess.run(["ip", "link", "add", name, *ends], check=True)
-    one.check("ip", "link", "set", name, "up", "mtu", "9000")
-    other.check("ip", "link", "set", there, "up", "mtu", "9000")
 
 
 @pytest.fixture(scope="module", params=[lan, switch], ids=["from the LAN", "on the cable"])
@@ -91,7 +79,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def nodes(place: Place, served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Nodes]:
-    head, worker = two_nodes(served_image("tiny", model=str(tmp_path / "model")), tmp_path, HEAD, PORT)
+    head, worker = make_nodes(served_image("tiny", model=str(tmp_path / "model")), tmp_path, HEAD, PORT)
     head.inside, worker.inside = place.head.inside, place.worker.inside
     yield head, worker
     end((head, worker))

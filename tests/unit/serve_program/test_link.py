@@ -1,4 +1,4 @@
-"""Two nodes as two programs on the loopback: they meet, agree, and end together."""
+"""Nodes as programs on the loopback: they meet, agree, and end together."""
 
 import contextlib
 import json
@@ -16,16 +16,21 @@ from imagefactory.launch.preview import Preview
 from images.serve.program import liveness, state
 from images.serve.program.channel import Link
 from tests.fixtures.engines import wait_until
-from tests.fixtures.nodes import SECRET, Node, Nodes, end, two_nodes
+from tests.fixtures.nodes import SECRET, Node, Nodes, end, make_nodes
 from tests.fixtures.serve_process import free_port, stand_in
 
-ADDRESSES = ("127.0.0.1", "127.0.0.2")
+ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
 @pytest.fixture
-def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Nodes]:
-    made = two_nodes(served_image("tiny", model=str(tmp_path / "model")), tmp_path, ADDRESSES[0], free_port())
-    for node, address in zip(made, ADDRESSES, strict=True):
+def count() -> int:
+    return 2
+
+
+@pytest.fixture
+def nodes(served_image: Callable[..., Preview], tmp_path: Path, count: int) -> Iterator[Nodes]:
+    made = make_nodes(served_image("tiny", model=str(tmp_path / "model")), tmp_path, ADDRESSES[0], free_port(), count)
+    for node, address in zip(made, ADDRESSES, strict=False):
         network = {"interfaces": [["lo", f"{address}/8", 9000]]}
         readings = tmp_path / f"readings{node.rank}"
         readings.write_text(json.dumps({"network": network}))
@@ -57,7 +62,60 @@ def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: Nodes, rank:
         os.kill(victim.server, signal.SIGKILL)
         assert victim.ends() == 128 + signal.SIGKILL
         assert other.ends() == liveness.PARTED
-        other.says(f"the other node, {ADDRESSES[rank]}, has ended or cannot be reached: ending the server")
+        other.says(f"node {rank} ({ADDRESSES[rank]}) has ended or cannot be reached: ending the server with code 71")
+
+
+@pytest.mark.parametrize("count", [4])
+def test_four_nodes_wait_for_the_last_and_all_end_with_any(nodes: Nodes) -> None:
+    """tests/integration/pair has each node killed and frozen once."""
+    head, worker, last, other = nodes
+    for node in (other, head, worker):
+        node.start()
+    head.says("node 0 waits for node 2 to connect to 127.0.0.1:", 60)
+    for node in (worker, other):
+        node.says(f"node {node.rank} waits for node 2 to connect to 127.0.0.1:")
+        code, told = node.health()
+        assert (code, told.split(" to connect")[0]) == (1, f"starting: node {node.rank} waits for node 2")
+    other.kill()
+    head.says("node 0 waits for nodes 2 and 3 to connect to 127.0.0.1:")
+    other.start()
+    last.start()
+    head.says("joined with 127.0.0.2, 127.0.0.3, 127.0.0.4 over lo", 60)
+    worker.says("joined with 127.0.0.1, 127.0.0.3, 127.0.0.4 over lo")
+    os.kill(last.server, signal.SIGKILL)
+    assert last.ends() == 128 + signal.SIGKILL
+    for node in (head, worker, other):
+        assert node.ends() == liveness.PARTED
+        assert "node 2 (127.0.0.3) has ended or cannot be reached: ending the server with code 71" in node.log
+
+
+@pytest.mark.parametrize("count", [3])
+def test_a_rank_that_another_node_has_is_refused_and_a_difference_ends_all(nodes: Nodes) -> None:
+    head, worker, other = nodes
+    head.start()
+    worker.start().says("node 1 waits for node 2", 60)
+    assert other.start(NODE_RANK="1").ends() == 64
+    assert "error[nodes-differ]: 127.0.0.2 and 127.0.0.3 both have NODE_RANK=1." in other.log
+    head.says("127.0.0.3 connected but has NODE_RANK=1, as 127.0.0.2 does")
+    assert other.start(MAX_MODEL_LEN="77").ends() == 64
+    assert [node.ends() for node in (head, worker)] == [64, 64]
+    sentence = "error[nodes-differ]: The nodes differ (on 127.0.0.1 / on 127.0.0.3): MAX_MODEL_LEN 256 / 77."
+    assert sentence in head.log
+    assert sentence in worker.log
+
+
+def test_nodes_in_different_networks_meet_if_the_interface_and_a_secret_are_given(nodes: Nodes) -> None:
+    """As pods do, whose addresses are routed; the head may have a name."""
+    for node in nodes:
+        path = Path(node.environment["FACTORY_READINGS"])
+        path.write_text(path.read_text().replace("/8", "/32"))
+    head, worker = nodes
+    assert worker.start().ends() == 67
+    assert "no interface is in one network with 127.0.0.1" in worker.log
+    for node in nodes:
+        node.start(CABLE="lo", HEAD_ADDRESS="localhost")
+    head.says("joined with 127.0.0.2 over lo", 60)
+    worker.says("joined with 127.0.0.1 over lo").says("--master-addr 127.0.0.1")
 
 
 def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(nodes: Nodes) -> None:
@@ -67,7 +125,7 @@ def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(
     frozen = worker.companion
     os.kill(frozen, signal.SIGSTOP)
     assert head.ends() == liveness.PARTED
-    head.says("the other node, 127.0.0.2, has been silent for 2 s: ending the server with code 71")
+    head.says("node 1 (127.0.0.2) has been silent for 2 s: ending the server with code 71")
     os.kill(frozen, signal.SIGCONT)
     assert worker.ends() == liveness.PARTED
     worker.start()
@@ -107,9 +165,9 @@ def test_nodes_that_differ_both_say_how(
     head.start()
     worker.start(changes, **variables)
     assert (head.ends(), worker.ends()) == (64, 64)
-    assert "error[nodes-differ]: The two nodes differ (here / on 127.0.0.2): " in head.log
+    assert "error[nodes-differ]: The nodes differ (on 127.0.0.1 / on 127.0.0.2): " in head.log
     assert words in head.log
-    assert "error[nodes-differ]: The two nodes differ (here / on 127.0.0.1): " in worker.log
+    assert "error[nodes-differ]: The nodes differ (on 127.0.0.2 / on 127.0.0.1): " in worker.log
 
 
 def copy(source: Path, target: Path, change: Callable[[str], str]) -> None:
@@ -129,9 +187,9 @@ def test_a_port_that_is_taken_is_refused_at_once(nodes: Nodes) -> None:
 
 def test_who_waits_says_so_again(nodes: Nodes) -> None:
     head, worker = nodes
-    head.start({"say_every": 1}).says("node 0 waits for the other to connect to 127.0.0.1:")
+    head.start({"say_every": 1}).says("node 0 waits for node 1 to connect to 127.0.0.1:")
     time.sleep(6)
-    assert head.log.count("it has not started yet, or cannot reach this machine") > 1
+    assert head.log.count("not started yet, or this machine cannot be reached") > 1
     worker.start().says("joined")
     head.says("joined")
 
@@ -178,7 +236,7 @@ STRANGERS: dict[str, Callable[[Node], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
-def test_a_stranger_costs_the_other_node_no_time_and_ends_nothing(nodes: Nodes, kind: str) -> None:
+def test_a_stranger_costs_the_other_nodes_no_time_and_ends_nothing(nodes: Nodes, kind: str) -> None:
     head, worker = nodes
     head.start().says("node 0 waits for")
     with contextlib.ExitStack() as stack:
@@ -205,7 +263,7 @@ def test_an_echo_is_no_node_and_learns_nothing(nodes: Nodes) -> None:
         stranger.sendall(nonce)
         stranger.settimeout(8)
         assert stranger.recv(100) == b""  # it says no more before it knows who asks
-    head.says("connected but did not prove that it is the other node")
+    head.says("connected but did not prove that it is another node")
 
 
 def test_another_network_is_not_heard(nodes: Nodes) -> None:
@@ -223,8 +281,8 @@ def test_without_a_secret_nobody_on_the_cable_ends_the_head(nodes: Nodes) -> Non
     head.start()
     worker.start(MAX_MODEL_LEN="77")
     assert worker.ends() == 64
-    head.says("node 0 waits for the other to connect").says("MAX_MODEL_LEN 256 / 77")
-    assert "any machine on the cable can pose as the other node" in head.log
+    head.says("node 0 waits for node 1 to connect").says("MAX_MODEL_LEN 256 / 77")
+    assert "any machine on the cable can pose as another node" in head.log
     worker.start().says("joined")
 
 
@@ -236,7 +294,7 @@ def test_secrets_that_differ_are_said_by_both(nodes: Nodes, tmp_path: Path, thei
         node.start(PAIR_SECRET_FILE=str(path) if words else "")
     head, worker = nodes
     head.says("127.0.0.2 connected but does not know this node's secret (PAIR_SECRET_FILE)")
-    worker.says("127.0.0.1 answered but does not accept this node; does PAIR_SECRET_FILE name the same secret on both?")
+    worker.says("127.0.0.1 answered but does not accept this node; does PAIR_SECRET_FILE name the same secret on all?")
     assert [node.process and node.process.poll() for node in nodes] == [None, None]
 
 
@@ -270,7 +328,7 @@ def test_a_stranger_does_not_fill_the_log(nodes: Nodes) -> None:
 
 def test_a_secret_that_cannot_be_read_is_refused(nodes: Nodes) -> None:
     assert nodes[0].start(PAIR_SECRET_FILE="/nowhere").ends() == 67  # noqa: S106
-    assert "The file with the secret of the pair cannot be read" in nodes[0].log
+    assert "The file with the secret of the nodes cannot be read" in nodes[0].log
 
 
 @pytest.mark.parametrize(
@@ -298,4 +356,4 @@ def test_a_pair_test_says_how_fast_or_why_not(
 
 def test_a_pair_test_of_one_machine_is_refused(nodes: Nodes) -> None:
     assert nodes[0].start({}, "pair-test", NODES="1", HEAD_ADDRESS="").ends() == 64
-    assert "`pair-test` is for two nodes" in nodes[0].log
+    assert "`pair-test` is for several nodes" in nodes[0].log

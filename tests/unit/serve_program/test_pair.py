@@ -1,4 +1,4 @@
-"""One of two nodes: which interface is the cable, what the server is told, and what is refused."""
+"""One of several nodes: which interface is the cable, what the server is told, and what is refused."""
 
 import json
 from ipaddress import IPv4Interface
@@ -76,8 +76,13 @@ def test_this_machine_s_addresses_are_read() -> None:
     ("rank", "head", "named", "code", "words"),
     [
         (0, "10.0.0.9", "", 67, "no interface has 10.0.0.9: enp1s0f0np0 has 10.0.0.1/24, enP2p1s0f0np0"),
-        (0, "spark-1", "", 64, "'spark-1' is not an IPv4 address"),
-        (1, "10.0.0.1", "", 67, "10.0.0.1 is this machine's own address (enp1s0f0np0), but NODE_RANK=1"),
+        (
+            1,
+            "10.0.0.1",
+            "",
+            67,
+            "10.0.0.1 is this machine's own address (enp1s0f0np0), but NODE_RANK=1 is not the head",
+        ),
         (1, "10.9.0.1", "", 67, "no interface is in one network with 10.9.0.1"),
         (1, "10.0.0.2", "eth9", 67, "there is no interface 'eth9' with an IPv4 address here"),
         (1, "10.0.0.2", "wlP9s9", 67, "wlP9s9 is not in one network with 10.0.0.2"),
@@ -168,21 +173,87 @@ def test_the_server_gets_its_flags(served_image: Images, target: str, rank: str,
     assert expected in words
     if "sglang" not in target:
         assert "--distributed-executor-backend mp --tensor-parallel-size 2" in words
-        stages = " ".join(image.command({**given, "EXTRA_ARGS": "--pipeline-parallel-size 2"}))
-        assert "--tensor-parallel-size" not in stages
     whole = json.loads(image.run("a/b", "--dry-run", "--json", "--x", variables=given).stdout)["command"]
     assert expected in " ".join(whole)
+
+
+@pytest.mark.parametrize(
+    ("target", "nodes", "flags", "tensor"),
+    [
+        ("gemma4-31b", 2, "--pipeline-parallel-size 2", None),
+        ("gemma4-31b", 4, "", "--tensor-parallel-size 4"),
+        ("gemma4-31b", 4, "--pipeline-parallel-size 2", "--tensor-parallel-size 2"),
+        ("gemma4-31b", 8, "--data_parallel_size=2 -pp 2", "--tensor-parallel-size 2"),
+        ("gemma4-31b", 4, "--data-parallel-size 4", None),
+        ("gpt-oss-120b@sglang-0.5.21", 8, "--pp 2", "--tp-size 4"),
+        ("gpt-oss-120b@sglang-0.5.21", 8, "--dp-size 2 --enable-dp-attention", "--tp-size 8"),
+    ],
+)
+def test_the_nodes_that_flags_leave_over_share_each_layer(
+    served_image: Images, target: str, nodes: int, flags: str, tensor: str | None
+) -> None:
+    given = {**NODE, "NODES": str(nodes), "NODE_RANK": str(nodes - 1), "EXTRA_ARGS": flags}
+    words = " ".join(served_image(target).command(given))
+    assert f"--nnodes {nodes} --node-rank {nodes - 1}" in words
+    assert tensor in words if tensor else not {"--tensor-parallel-size", "--tp-size"} & {*words.split()}
+
+
+CONFIG = {"num_attention_heads": 32, "num_key_value_heads": 4, "intermediate_size": 96, "num_hidden_layers": 6}
+EXPERTS = {"num_experts": 12, "moe_intermediate_size": 96}
+VLLM, SGLANG = "gemma4-31b", "gpt-oss-120b@sglang-0.5.21"
+
+
+@pytest.mark.parametrize(
+    ("start", "config", "words"),
+    [
+        ((VLLM, 4, ""), {}, ""),
+        ((VLLM, 8, ""), {}, ""),  # each KV head is on two nodes
+        ((VLLM, 3, ""), {}, "32 attention heads do not divide by 3"),
+        ((VLLM, 3, "--pipeline-parallel-size 3"), {}, ""),
+        ((VLLM, 8, "--pipeline-parallel-size 8"), {}, "6 layers are fewer than 8 stages"),
+        ((VLLM, 6, ""), {"num_attention_heads": 36}, "4 KV heads do not divide by 6, nor the other way round"),
+        ((VLLM, 6, ""), {"num_attention_heads": 36, "kv_lora_rank": 512}, ""),
+        ((VLLM, 4, ""), {"linear_num_value_heads": 6}, "6 value heads of linear attention do not divide by 4"),
+        ((VLLM, 4, ""), {"text_config": {"num_attention_heads": 30}}, "30 attention heads do not divide by 4"),
+        ((VLLM, 8, ""), {"intermediate_size": 100}, "the width of the MLP, 100, does not divide by 8"),
+        ((VLLM, 8, ""), {**EXPERTS, "moe_intermediate_size": 100}, "the width of an expert, 100, does not divide by 8"),
+        ((VLLM, 8, "--enable-expert-parallel"), {**EXPERTS, "moe_intermediate_size": 100}, ""),
+        ((VLLM, 8, "--data-parallel-size 8"), {**EXPERTS, "moe_intermediate_size": 100}, "does not divide by 8"),
+        ((VLLM, 8, "--data-parallel-size 8"), {"intermediate_size": 100}, ""),
+        ((SGLANG, 8, "--ep-size 8"), EXPERTS, "12 experts do not divide by 8"),
+        ((SGLANG, 4, "--ep-size 4"), EXPERTS, ""),
+        ((SGLANG, 4, "--dp-size 4"), {}, "SGLang has its replicas (--dp-size 4) on one node"),
+    ],
+)
+def test_a_number_of_nodes_that_the_model_does_not_divide_by_is_refused(
+    served_image: Images, tmp_path: Path, start: tuple[str, int, str], config: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | config))
+    target, nodes, flags = start
+    given = {**NODE, "NODES": str(nodes), "NODE_RANK": "0", "EXTRA_ARGS": flags, "MODEL_PATH": str(tmp_path)}
+    found = served_image(target).dry_run(given, readings=READINGS / "gb10.json")["checks"]
+    misfits = [each for each in found if each["name"] == "combination" and each["result"] == "fail"]
+    assert words in "".join(each["detail"] for each in misfits)
+    assert bool(misfits) is bool(words)
+    if "attention heads do not divide by 3" in words:
+        assert misfits[0]["remedy"] == (
+            "Set NODES to 1 or 2 or 4 or 8; or split by layers, with EXTRA_ARGS='--pipeline-parallel-size 3'."
+        )
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"NODES": "2", "NODE_RANK": "0"}, "HEAD_ADDRESS conflicts with NODES=2"),
+        ({"NODES": "4", "NODE_RANK": "4", "HEAD_ADDRESS": "10.0.0.1"}, "NODE_RANK conflicts with NODES=4"),
+        ({**NODE, "NODES": "4", "NODE_RANK": "0", "EXTRA_ARGS": "-tp 2"}, "2 parts, which 4 nodes cannot share evenly"),
+        ({**NODE, "NODES": "4", "NODE_RANK": "0", "EXTRA_ARGS": "-pp 3"}, "3 parts, which 4 nodes cannot share evenly"),
+        ({**NODE, "NODE_RANK": "0", "HEAD_ADDRESS": "no such"}, "'no such' is neither an IPv4 address nor a name"),
         (NODE, "NODE_RANK conflicts with NODES=2"),
         ({"HEAD_ADDRESS": "10.0.0.1"}, "HEAD_ADDRESS conflicts with NODES=1"),
         ({**NODE, "NODE_RANK": "0", "EXTRA_ARGS": "--node_rank=0"}, "NODES and --node_rank both describe the nodes"),
-        ({**NODE, "NODE_RANK": "2"}, "NODE_RANK is out of range"),
-        ({"NODES": "3"}, "NODES is out of range"),
+        ({**NODE, "NODE_RANK": "8"}, "NODE_RANK is out of range"),
+        ({"NODES": "9"}, "NODES is out of range"),
     ],
 )
 def test_settings_that_make_no_pair_are_refused(served_image: Images, given: dict[str, str], words: str) -> None:

@@ -16,7 +16,7 @@ from ..memory import Share
 from ..rules import of_server
 
 if TYPE_CHECKING:
-    from ..command import Command
+    from ..command import Command, Parallel
     from ..image import Image, Json
     from ..keys import Secrets
     from ..settings import Settings
@@ -94,8 +94,7 @@ class Server:
     all_flags: str
     argument_files: tuple[str, ...]
     """The files and folders of its package that define its flags."""
-    parallel: tuple[tuple[str, ...], ...]
-    """The flags that spread a model over GPUs; their values are multiplied."""
+    parallel: Parallel
     stretching: tuple[str, ...]
     """Flags that can extend a model's context."""
     stretching_variable: str
@@ -111,7 +110,7 @@ class Server:
     address_variable: str
     """The variable with the address that it tells other nodes."""
     node_words: Callable[[Settings], list[str]]
-    """Returns the flags of one of two nodes; none for a single one."""
+    """Returns the flags of one of several nodes; none for a single one."""
     build: Callable[[Image, Settings], Command]
     facts: Callable[[Settings, Command], dict[str, object]]
     """Returns what its rules ask for beyond the settings."""

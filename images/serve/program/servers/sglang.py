@@ -14,11 +14,11 @@ from typing import Any
 
 from .. import command as commands
 from .. import private_files, rules
-from ..command import Command, option
+from ..command import Command, Parallel, option
 from ..errors import StartError
 from ..image import Image, Setting
 from ..keys import Secrets
-from ..redaction import HIDDEN, KEY_FLAG
+from ..redaction import HIDDEN, KEY_FLAG, is_flag
 from ..settings import Settings, Value
 from ..timeline import Moments, timed
 from .server import Choices, Drafts, Handover, LogLines, Server, hook_variables, work
@@ -26,7 +26,10 @@ from .server import Choices, Drafts, Handover, LogLines, Server, hook_variables,
 ALWAYS = ("--model-type", "llm", "--enable-metrics")
 """No search of the hub for a diffusion model; /metrics as vLLM has it."""
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME")
-PARALLEL = (("--tp-size", "--tensor-parallel-size", "--tp"), ("--pp-size", "--pipeline-parallel-size", "--pp"))
+PARALLEL = Parallel(
+    ("--tp-size", "--tensor-parallel-size", "--tp"), ("--pp-size", "--pipeline-parallel-size", "--pp"), ()
+)
+"""Its replicas are on one node; attention that is data parallel (--attn-dp-size) takes GPUs of the tensor's."""
 
 
 def build(image: Image, settings: Settings) -> Command:
@@ -220,7 +223,9 @@ def _facts(settings: Settings, built: Command) -> dict[str, object]:
         "draft_backend": str(drafter.get("attention_backend", "")),
         "drafter": str(drafter.get("model", "")),
         "method": drafter.get("method", ""),
-        "stages": option(extra, "--pp-size", "--pipeline-parallel-size") or "1",
+        "stages": option(extra, *PARALLEL.stages) or "1",
+        "replicas": option(extra, "--dp-size", "--data-parallel-size", "--dp") or "1",
+        "splits_attention": any(is_flag(word, "--enable-dp-attention") for word in extra),
         "grammar": option(extra, "--grammar-backend") or "",
     }
 

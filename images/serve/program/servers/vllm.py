@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import command as commands
 from .. import kv_disk, rules
-from ..command import Command, option
+from ..command import Command, Parallel, option
 from ..errors import StartError
 from ..image import Image
 from ..keys import Secrets
@@ -17,7 +17,9 @@ from ..timeline import Moments, timed
 from .server import Choices, Drafts, Handover, LogLines, Server, Work, hook_variables, work
 
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
-PARALLEL = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
+PARALLEL = Parallel(
+    ("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"), ("--data-parallel-size", "-dp")
+)
 EXECUTOR = "--distributed-executor-backend"
 WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
