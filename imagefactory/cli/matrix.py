@@ -137,6 +137,16 @@ def _update_records(project: Project, pinned: list[Cell]) -> None:
         say(f"locks/layers.toml: {count(dropped, 'layer')} dropped that no locked target has any more")
 
 
+@command("models", default=True, called="limits")
+def model_limits(project: Project) -> None:
+    """List how fast models may be on a DGX Spark, by what each step reads, and how much of that others reached."""
+    from imagefactory.check.bench.published import load_published
+    from imagefactory.site.figures import limit_rows
+
+    rows = limit_rows(project.matrix, load_published(project.root))
+    show_rows(rows, "model", "reads per step", "limit, no drafts", "all accepted", "best published", "of its limit")
+
+
 @command(
     "models",
     called="describe",

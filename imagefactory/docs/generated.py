@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from imagefactory.check.bench.profiles import PublishedFigures, load_published, load_starts
+from imagefactory.check.bench.profiles import load_starts
+from imagefactory.check.bench.published import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.compile.settings import CompileSettings
 from imagefactory.docs.markdown import markdown_table, replace_between
@@ -23,7 +24,8 @@ from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, version_title
 from imagefactory.project.targets import select_one
-from imagefactory.site.choosing import USES, Candidate, alike, gpu_of, hard_score, ranked
+from imagefactory.site.choosing import USES, Candidate, gpu_of, hard_score, ranked
+from imagefactory.site.figures import reported_of, speeds_of
 from imagefactory.site.guides import read_guides
 from imagefactory.site.pictures import timeline_file
 from imagefactory.store.atomic import write_text
@@ -144,7 +146,7 @@ class Glance:
     takes: float  # gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU
     each: str
     slowest: float  # tokens per second for one user on the model's own arch
-    speed: str
+    speed: str  # a range, since it depends on the text
     quality: str
 
     @property
@@ -180,11 +182,9 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     takes = total * float(settings.get("GPU_MEMORY_UTILIZATION", 0))
     longest = model.memory.context if model.memory else 0
     context = int(settings.get("MAX_MODEL_LEN", longest))
-    drafted = bool(usable_drafters(matrix, cell))
-    figures = alike(published.about(name), gpu_of(matrix, name, cell.arch), drafted=drafted)
-    rates = [figure.tokens_per_second for figure in figures if figure.users == 1]
-    # A range, since they depend on the text.
-    speed = "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(rates), max(rates)))) if rates else NOT_MEASURED
+    speeds = speeds_of(reported_of(model, name, published), drafted=bool(usable_drafters(matrix, cell)))
+    alone = (speed for speed in speeds.get(gpu_of(matrix, name, cell.arch), ()) if speed.users == 1)
+    speed = next(alone, None)
     return Glance(
         f"`{name}`" + (f" ({model.remark})" if model.remark else ""),
         ", ".join(model.good_for),
@@ -193,8 +193,8 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
         _thousands(context) + (f" of {_thousands(longest)}" if context < longest else ""),
         takes,
         " each" if model.sparks > 1 else "",
-        min(rates, default=0),
-        speed,
+        speed.slowest if speed else 0,
+        speed.rounded + (f" ({speed.otherwise})" if speed.otherwise else "") if speed else NOT_MEASURED,
         ", ".join(map(str, published.quality(name))) or NOT_MEASURED,
     )
 

@@ -89,6 +89,14 @@ class Serve(_Model):
         return values | self.flags
 
 
+class Experts(_Model):
+    """The experts of a mixture, of which each token reads a few."""
+
+    gb: Annotated[float, Field(gt=0)]  # of all of them
+    chosen: Count  # for each token
+    of: Count
+
+
 class Memory(_Model):
     """How much memory a model needs, checked on the host before the model is downloaded."""
 
@@ -103,6 +111,10 @@ class Memory(_Model):
     latent: bool = False  # whether each of two nodes holds the whole cache, as with latent attention
     table_gb: Annotated[float, Field(ge=0)] = 0
     """Tables that the server writes to the disk, beside the download, and reads from there; not in `weights_gb`."""
+    active_gb: Annotated[float, Field(gt=0)] | None = None
+    """What one token reads of the weights, without input embeddings, vision tower and experts that it does not choose;
+    absent: all of them. Only the speed limit of pages follows from it and from `experts`."""
+    experts: Experts | None = None
 
 
 class ServedModel(_OfServers):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
+from imagefactory.check.bench.published import PublishedFigures
 from imagefactory.project.matrix import Matrix
 
 CODING_AGENT: Final = "coding agent"
@@ -59,11 +59,6 @@ def ordered_by(use: str) -> str:
 
 def hard_score(published: PublishedFigures, name: str) -> float:
     return next((result.score for result in published.quality(name) if result.test == HARD_TEST), 0)
-
-
-def alike(figures: Iterable[PublishedFigure], gpu: str, *, drafted: bool) -> list[PublishedFigure]:
-    """Return the figures of a GPU that were drafted as an image does."""
-    return [figure for figure in figures if figure.gpu.lower() == gpu.lower() and (figure.drafter != "none") == drafted]
 
 
 def gpu_of(matrix: Matrix, name: str, arch: str) -> str:

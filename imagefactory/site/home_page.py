@@ -8,7 +8,8 @@ from typing import Final
 
 from imagefactory.project.matrix import Matrix
 from imagefactory.site.choosing import CODING_AGENT, USES, Candidate, ranked
-from imagefactory.site.model_page import Measured, ModelPage, Speed
+from imagefactory.site.figures import Speed
+from imagefactory.site.model_page import Measured, ModelPage
 from imagefactory.site.starts import ImageStart, Machine
 
 CHOICES: Final = 3

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
+from imagefactory.check.bench.limits import Limit, model_limits
+from imagefactory.check.bench.published import PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, describe_cell, image_environment
@@ -19,7 +20,8 @@ from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
 from imagefactory.publish.tag_owners import tagged_version
 from imagefactory.serve_program import checks
-from imagefactory.site.choosing import alike, gpu_of, hard_score
+from imagefactory.site.choosing import gpu_of, hard_score
+from imagefactory.site.figures import Reported, Speed, best_of, reported_of, speeds_of
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.image_page import ImagePage
 from imagefactory.site.stock import Stock
@@ -62,17 +64,6 @@ class Client:
     reasoning: str
     parser: str
     """Of tool calls, for an image that serves without tools; empty if the serve program knows none."""
-
-
-@dataclass(frozen=True)
-class Speed:
-    """What others measured on a GPU with so many users, in tokens per second."""
-
-    gpu: str
-    users: int
-    slowest: float
-    fastest: float
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -162,7 +153,11 @@ class ModelPage:
     versions: tuple[Version, ...]
     not_built: tuple[tuple[str, str], ...]
     measured: tuple[Measured, ...]
-    reported: tuple[PublishedFigure, ...]
+    reported: tuple[Reported, ...]
+    best: Reported | None
+    """Of one user on a DGX Spark, or on two."""
+    limits: tuple[Limit, ...]
+    """On a DGX Spark, or on two: without a drafter, and if every draft is accepted."""
     speeds: Mapping[str, tuple[Speed, ...]]
     """By GPU, fewest users first."""
     speed: Speed | None
@@ -197,12 +192,10 @@ def model_page(
     served = describe_cell(project, home) if home else None
     flags = served.description["image"].get("flags", {}) if served else {}
     versions, quality = tuple(_versions(stock, name, images)), published.quality(name)
-    reported = tuple(
-        figure.model_copy(update={"source": published.sources[figure.source]}) for figure in published.about(name)
-    )
+    reported = reported_of(model, name, published)
     drafters = tuple(_drafters(stock, home, model))
-    speeds = _speeds(reported, drafted=any(drafter.default for drafter in drafters))
-    on_spark = speeds.get(gpu_of(project.matrix, name, SPARK), ())
+    speeds = speeds_of(reported, drafted=any(drafter.default for drafter in drafters))
+    gpu = gpu_of(project.matrix, name, SPARK)
     runs = {version.runs.partition(" ")[0] for version in versions if version.slug}
     return ModelPage(
         name=name,
@@ -225,8 +218,10 @@ def model_page(
             _measured(result) for result in sorted(results, key=lambda result: result.started, reverse=True)
         ),
         reported=reported,
+        best=best_of(reported, gpu),
+        limits=tuple(model_limits(model, published)),
         speeds=speeds,
-        speed=next((speed for speed in on_spark if speed.users == 1), None),
+        speed=next((speed for speed in speeds.get(gpu, ()) if speed.users == 1), None),
         quality=tuple(f"{result} ({published.sources[result.source]})" for result in quality),
         scores=tuple(map(str, quality)),
         hard=hard_score(published, name),
@@ -275,18 +270,6 @@ def _parser(preview: Preview) -> str:
     """Return the parser that the serve program names to somebody who asks for tools without one."""
     [finding, *_] = checks.run(preview.start({"ENABLE_AUTO_TOOL_CHOICE": "1"}), ["flags"])
     return finding.allowed if finding.setting == "TOOL_CALL_PARSER" else ""
-
-
-def _speeds(reported: Sequence[PublishedFigure], *, drafted: bool) -> dict[str, tuple[Speed, ...]]:
-    """Return what others measured, drafted as the image does: by GPU, fewest users first."""
-    speeds: dict[str, tuple[Speed, ...]] = {}
-    for gpu, users in sorted({(figure.gpu.lower(), figure.users) for figure in reported}):
-        figures = [figure for figure in alike(reported, gpu, drafted=drafted) if figure.users == users]
-        if rates := [figure.tokens_per_second for figure in figures]:
-            sources = tuple(dict.fromkeys(figure.source for figure in figures))
-            row = Speed(figures[0].gpu, users, min(rates), max(rates), sources)
-            speeds[gpu] = (*speeds.get(gpu, ()), row)
-    return speeds
 
 
 def _memory(model: ServedModel) -> ModelMemory | None:

@@ -178,8 +178,9 @@ def _figures(model: ModelPage) -> list[tuple[str, float, bool]]:
         if result.tokens_per_second
     ]
     reported = [
-        (f"{row.gpu}, {row.drafter}, {row.kind}, {count(row.users, 'user')}", row.tokens_per_second, False)
-        for row in model.reported
+        (f"{row.gpu}, {row.drafted_by}, {row.about}, {count(row.users, 'user')}", row.tokens_per_second, False)
+        for row in (reported.figure for reported in model.reported)
+        if row.tokens_per_second and not row.cold
     ]
     return (measured + reported)[:_FIGURES]
 

@@ -10,7 +10,7 @@ from itertools import permutations
 from typing import Final
 
 from imagefactory.check.bench.comparison import compare, refuse_incomparable
-from imagefactory.check.bench.profiles import PublishedFigures, load_published
+from imagefactory.check.bench.published import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult, shared_files
 from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
@@ -167,7 +167,7 @@ def _figures(stock: Stock, problems: list[str]) -> PublishedFigures:
         return load_published(stock.project.root)
     except FactoryError as error:
         problems.append(f"published figures: {error.what} {error.why}")
-        return PublishedFigures(sources={}, figures=())
+        return PublishedFigures(sources={}, bandwidths={}, figures=())
 
 
 def _recipes(stock: Stock, problems: list[str]) -> dict[str, str]:

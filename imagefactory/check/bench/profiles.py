@@ -1,4 +1,4 @@
-"""Profiles and prompts of benchmarks, and what others published, which is never mixed with our own results."""
+"""Profiles and prompts of benchmarks, and starts that we observed."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,6 @@ from imagefactory.project.locks.files import Frozen
 
 MIXED: Final = "mixed"  # the kind of a measurement whose prompts are of all kinds
 Positive = Annotated[int, Field(gt=0)]
-Figure = Annotated[float, Field(gt=0)]
 
 
 class Profile(Frozen):
@@ -54,49 +53,6 @@ class Prompts(RootModel[dict[str, tuple[str, ...]]]):
         return tuple(text for row in zip(*self.root.values(), strict=True) for text in row)
 
 
-class PublishedFigure(Frozen):
-    """A row of somebody's table."""
-
-    source: str
-    models: tuple[str, ...]  # the models of matrix.yaml that it is about
-    served: str = ""  # the model, if matrix.yaml does not have it
-    gpu: str
-    drafter: str
-    kind: str
-    users: Annotated[int, Field(gt=0)]
-    tokens_per_second: Figure
-    first_token_ms: Figure | None = None
-    per_token_ms: Figure | None = None
-    acceptance_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    acceptance_length: Figure | None = None
-
-
-class PublishedScore(Frozen):
-    """How well a model did in somebody's test."""
-
-    source: str
-    models: tuple[str, ...]
-    test: str
-    score: Figure
-
-    def __str__(self) -> str:
-        return f"{self.test} {self.score:g}"
-
-
-class PublishedFigures(Frozen):
-    """All published figures."""
-
-    sources: dict[str, str]
-    figures: tuple[PublishedFigure, ...]
-    scores: tuple[PublishedScore, ...] = ()
-
-    def about(self, model: str) -> list[PublishedFigure]:
-        return [figure for figure in self.figures if model in figure.models]
-
-    def quality(self, model: str) -> list[PublishedScore]:
-        return [score for score in self.scores if model in score.models]
-
-
 class ObservedStart(Frozen):
     """A start on a machine of ours, for the documentation."""
 
@@ -114,10 +70,6 @@ def load_profiles(root: Path) -> Profiles:
 
 def load_prompts(root: Path) -> Prompts:
     return load_data(root, "prompts.yaml", Prompts)
-
-
-def load_published(root: Path) -> PublishedFigures:
-    return load_data(root, "published.yaml", PublishedFigures)
 
 
 def load_starts(root: Path) -> tuple[ObservedStart, ...]:

@@ -14,7 +14,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!row) return [figure("–", "tokens/s", "nobody published its speed here"), []];
     const rate = [...new Set([row.slowest, row.fastest].map(Math.round))].join("–");
     const reports = row.sources.length === 1 ? make("span", { class: "chip care" }, "one report") : `${row.sources.length} reports`;
-    return [figure(rate, `tokens/s for ${plural(row.users, "user")}`, reports), row.sources];
+    return [figure(rate, `tokens/s for ${plural(row.users, "user")}${row.otherwise && `, ${row.otherwise}`}`, reports), row.sources];
   }
 
   const page = ({ model }) => make("a", { href: `models/${model}.html` }, model);

@@ -30,7 +30,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   const published = ({ model: { speeds }, machine }) => {
-    const rows = (speeds[machine?.gpu] ?? []).map(({ users, slowest, fastest, sources }) => `${[...new Set([slowest, fastest])].map(Math.round).join(" to ")} tokens/s for ${users === 1 ? "one user" : `${users} users`} (${sources.join("; ")})`);
+    const rows = (speeds[machine?.gpu] ?? []).map(({ users, slowest, fastest, sources, otherwise }) => `${[...new Set([slowest, fastest])].map(Math.round).join(" to ")} tokens/s for ${users === 1 ? "one user" : `${users} users`} ${otherwise && `${otherwise} `}(${sources.join("; ")})`);
     return rows.join("; ") || "not measured";
   };
   const measured = ({ model, image }) => model.measured.filter((one) => one.target === image.target && one.complete).map((one) => `${one.tokens_per_second} tokens/s, ${one.profile}, ${one.machine}, ${one.date}`).join("; ") || "not measured";

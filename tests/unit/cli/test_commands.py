@@ -13,7 +13,7 @@ from imagefactory.cli.program import collection
 from imagefactory.lock.hub import HubRevision
 from imagefactory.lock.making import pin_models
 from imagefactory.project.project import Project
-from tests.fixtures.checkouts import Checkout
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.inv import Inv
 from tests.fixtures.mods import edit, has, manifest, write_mod
 
@@ -23,6 +23,15 @@ def test_exclusions_are_explained(own_inv: Inv) -> None:
     own_inv.checkout.edit_matrix("conflicts:", f"{rule}conflicts:")
     assert "needs no GPU" in own_inv.fails("excluded", "plan", "--target", "tiny/gpu")
     assert "needs no GPU" in own_inv("targets", "--excluded").stdout
+
+
+def test_models_are_listed_with_the_limit_of_memory_and_what_was_reached(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = " ".join(Inv(Checkout(REPOSITORY), monkeypatch, capsys)("models", COLUMNS="200").stdout.split())
+    assert "qwen3.5-27b-nvfp4 20.0-24.0 GB 11.6 155 64: code, dflash k=15 102%" in printed
+    assert "gemma4-31b-nvfp4-turbo 19.9 GB 11.7 - 10: mixed, none 86%" in printed
+    assert "tiny" not in printed
 
 
 def test_lock_check_finds_drift_and_names_the_model(own_inv: Inv) -> None:

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from imagefactory.check.bench.profiles import load_published
+from imagefactory.check.bench.published import load_published
 from imagefactory.docs.generated import (
     DIGEST,
     NOT_MEASURED,
@@ -62,7 +62,9 @@ def test_readers_are_told_what_each_model_is_for_and_what_its_defaults_are() -> 
     default = found["gemma4-31b"]
     assert (default.tools, default.images, default.context, default.speed) == ("off", "off", "16K of 256K", "15")
     assert default.memory == "103 GB"
-    assert found["qwen3.5-27b-nvfp4"].speed == "30-64"
+    assert found["qwen3.5-27b-nvfp4"].speed == "19-64"
+    assert found["qwen3.5-122b-a10b-int4"].speed == "38"
+    assert found["mistral-small-4-119b-nvfp4"].speed == "38 (with a drafter)", "nobody measured it without"
     assert found["qwen3.8-27b-fp8"].speed == NOT_MEASURED
     assert found["deepseek-v4-flash"].memory == "109 GB each"
     for name, model in matrix.models.items():
@@ -74,8 +76,15 @@ def test_what_describes_a_model_to_people_changes_no_image(own_inv: Inv) -> None
     before = own_inv("plan", "--json").stdout
     assert '"key"' in before
     described = "weights: bf16, good_for: [chat], reads_images: true, remark: a small one"
+    memory = ", memory: {weights_gb: 60, kv_bytes_per_token: 150000, context: 131072"
     own_inv.checkout.edit_matrix("weights: bf16", described)
     assert own_inv("plan", "--json").stdout == before
+    own_inv.checkout.edit_matrix(described, f"{described}{memory}}}")
+    checked = own_inv("plan", "--json").stdout
+    assert checked != before, "an image checks its memory"
+    limit = ", active_gb: 3.5, experts: {gb: 58, chosen: 8, of: 128}"
+    own_inv.checkout.edit_matrix(memory, f"{memory}{limit}")
+    assert own_inv("plan", "--json").stdout == checked
 
 
 def test_committed_schemas_are_valid_and_up_to_date_and_stale_ones_written(tmp_path: Path) -> None:

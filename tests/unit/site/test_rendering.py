@@ -334,7 +334,11 @@ def test_digest_of_the_catalog_alone_is_said_to_be_unverified_and_a_feed_is_alwa
 def test_others_figures_stand_at_the_top_and_the_default_version_first(files: dict[str, bytes]) -> None:
     page, document = files["models/big.html"].decode(), json.loads(files["models/big.json"])
     assert page.index("one user on GB10, one report") < page.index('id="start"')
-    assert {"slowest": 5.5, "fastest": 5.5, "gpu": "GB10"}.items() <= document["speed"].items()
+    assert {"slowest": 5.5, "typical": 5.5, "fastest": 5.5, "gpu": "GB10"}.items() <= document["speed"].items()
+    # 60 GB at 232 GB/s are 3.9 steps per second; 5.5 tokens per second cannot be one by one.
+    assert "limit without a drafter3.9 tokens/s: a step reads 60 GB and makes 1 token" in Page(page).text
+    assert [round(row["limit"]["share"], 2) for row in document["reported"] if row["limit"]] == [1.42]
+    assert 'href="https://forum.example/1?a=1&amp;b=2">A forum &lt;b&gt;of some kind&lt;/b&gt;</a>, 2026-04' in page
     assert [row["users"] for row in document["speeds"]["gb10"]] == [1], "its image drafts nothing"
     defaults = [version["default"] for version in document["versions"]]
     assert defaults == [True] + [False] * (len(defaults) - 1)

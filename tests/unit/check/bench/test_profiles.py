@@ -1,9 +1,8 @@
-"""The profiles, prompts and published figures of this checkout."""
+"""The profiles and prompts of this checkout."""
 
 from pathlib import Path
 
-from imagefactory.check.bench.profiles import MIXED, load_profiles, load_prompts, load_published, salted
-from imagefactory.project.matrix import load_matrix
+from imagefactory.check.bench.profiles import MIXED, load_profiles, load_prompts, salted
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 
@@ -44,13 +43,3 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "data" / "profiles.yaml").write_text("version: 1\nhold: 2\nprofiles: {}\n")
     with raises("bad-data", match="hold"):
         load_profiles(tmp_path)
-
-
-def test_published_figures_have_sources_and_are_about_models_of_the_matrix() -> None:
-    published = load_published(REPOSITORY)
-    models = load_matrix(REPOSITORY / "matrix.yaml").models
-    assert {model for figure in published.figures for model in figure.models} <= models.keys()
-    used = {one.source for one in published.figures} | {one.source for one in published.scores}
-    assert used == published.sources.keys()
-    [plain, dflash] = [one for one in published.about("gemma4-31b") if one.gpu == "GB10"]
-    assert (plain.tokens_per_second, dflash.tokens_per_second) == (5.53, 15.44)
