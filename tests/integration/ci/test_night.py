@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.engines import need
+from tests.fixtures.engines import forget_images, need
 from tests.fixtures.tiny_image import TARGET
 from tests.fixtures.whole_night import Rehearsal, five_nights, rehearsal
 
@@ -19,6 +19,7 @@ def fork(tmp_path: Path) -> Iterator[Rehearsal]:
     need("docker-registry")
     with rehearsal(tmp_path / "nights", TARGET) as fork:
         yield fork
+        forget_images(fork.place)
 
 
 def test_five_nights_of_a_fork(fork: Rehearsal) -> None:

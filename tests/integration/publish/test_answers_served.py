@@ -7,7 +7,6 @@ import pytest
 
 from imagefactory.check.answers.measuring import measure_image
 from imagefactory.check.answers.result import AnswersResult
-from imagefactory.check.smoke.containers import docker
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
@@ -18,6 +17,7 @@ from imagefactory.publish.write import Promotion
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.engines import forget_images
 from tests.fixtures.failures import is_failure
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.publishing import passing, plans
@@ -72,5 +72,4 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
         assert second.image.mods == (*first.image.mods, "wrong-scale")
         assert "the scale was wrong before" in " ".join(told.stdout.split())
     finally:
-        for image in docker("images", "--quiet", "--digests", name).stdout.split():
-            docker("rmi", "--force", image)
+        forget_images(name)
