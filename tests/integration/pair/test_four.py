@@ -73,7 +73,7 @@ def test_one_node_that_fails_ends_all(
         node.says("joined with", 60)
     nodes[0].says("ready: ", 60)
     wait_until(lambda: not any(node.health()[0] for node in nodes), 60)
-    sparks[rank].check("sh", "-c", f"kill -{FAULTS[fault]} -1")
+    sparks[rank].run("sh", "-c", f"kill -{FAULTS[fault]} -1")
     began = time.monotonic()
     others = [node for node in nodes if node.rank != rank]
     assert [node.ends(END_LIMIT) for node in others] == [liveness.PARTED] * len(others)
@@ -81,7 +81,7 @@ def test_one_node_that_fails_ends_all(
     for node in others:
         assert f"node {rank} ({sparks[rank].address}) {SENTENCES[fault]}: ending the server with code 71" in node.log
     if fault == "frozen":
-        sparks[rank].check("sh", "-c", "kill -CONT -1")
+        sparks[rank].run("sh", "-c", "kill -CONT -1")
         frozen = nodes[rank].process
         assert frozen
         frozen.send_signal(signal.SIGCONT)  # nsenter stops with what it runs
@@ -155,7 +155,7 @@ def test_vllm_on_four_nodes_answers_and_ends_with_any_of_them(
             record_property("seconds until ready", round(served.wait_until_ready()))
             first = served.completion()
             assert served.completion() == first
-            sparks[2].check("sh", "-c", "kill -KILL -1")
+            sparks[2].run("sh", "-c", "kill -KILL -1")
             began = time.monotonic()
             codes = [process.wait(END_LIMIT) for process in served.processes]
             record_property("seconds until all had ended", round(time.monotonic() - began, 1))
