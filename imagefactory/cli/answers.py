@@ -24,7 +24,7 @@ CANNOT_TELL = 15  # an exit code that no class of errors has
     image="measure this image instead: a reference by digest (pulled), or an OCI layout",
 )
 def measure(project: Project, set: list[str], target: str = "", image: str = "") -> None:
-    """Measure what an image makes of fixed texts and scenarios: log-probabilities, tokens, calls; in a JSON file."""
+    """Measure how an image responds to fixed texts and scenarios; the result is a JSON file."""
     from imagefactory.check.answers.measuring import measure_image
     from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
     from imagefactory.launch.prepare import settings_from

@@ -211,7 +211,7 @@ def report_issues(kind: Kind, findings: Sequence[Finding], over: Callable[[str],
 def changes(project: Project, base: str, rebuild: bool = False) -> None:
     """List the mods and images that a change affects, and the inputs that changed.
 
-    --rebuild takes an empty cache, and fails if a record of a layer is not what its lock gives.
+    --rebuild uses an empty cache, and fails if a record of a layer is not what its lock gives.
     """
     from imagefactory.ci.pull_request import changed_records, check_records, find_changes
 

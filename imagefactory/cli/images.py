@@ -236,7 +236,7 @@ def export_recipes(project: Project, folder: str, target: list[str], all: bool =
 
 @command(
     image="check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
-    key="with --image: a public key to trust; repeatable (default: keys/*.pub)",
+    key="with --image: a public key to trust; repeatable (default: keys/*.pub and the workflows that may sign)",
     layers="with --image: also download the layers and check every byte",
     rebuild="with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
     strict="with --image: fail also if something could not be checked",

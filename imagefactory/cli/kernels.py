@@ -61,7 +61,7 @@ def compile_(
 
 
 @command(
-    target="a target, or a shared library, a wheel, a vLLM version of the matrix; --target may be left out",
+    target="a target, a shared library, a wheel, or a vLLM version of the matrix",
     arch="the arch to check for (default: the target's, else the matrix's)",
     beside="compare with this, library by library: another wheel, target or version; repeatable",
 )

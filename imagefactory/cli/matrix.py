@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    target=f"{options.TARGETS} (default: all); you may leave out the word --target",
+    target=f"{options.TARGETS} (default: all)",
     excluded="list the excluded combinations instead, and why",
 )
 def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
@@ -172,7 +172,7 @@ def describe_model(project: Project, model: str, drafter: str = "") -> None:
 def news(project: Project, upgrade: list[str], branch: str = "", report: str = "", refused: str = "") -> None:
     """Say which releases are new on the package index, and what they mean for the models, mods and flags here.
 
-    With --branch it fails if a release cannot be locked; what can is committed nevertheless.
+    With --branch it fails if a release cannot be locked; the others are committed all the same.
     """
     import json
 

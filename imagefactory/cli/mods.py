@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from imagefactory.mods.compatibility import ModResult
     from imagefactory.project.project import Project
 
+VERSION = "a version of the matrix, such as 0.32.0 or sglang-0.5.21 (default: as in matrix.yaml)"
+
 
 @command(
     "mods",
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 def check(
     project: Project, name: list[str], vllm: list[str], source: str = "", write: bool = False, report: bool = False
 ) -> None:
-    """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
+    """Apply every mod to every version, and fail if one does not do what it claims."""
     from imagefactory.cli.show.tables import mods_table
     from imagefactory.mods import compatibility
     from imagefactory.mods.authoring import unfinished
@@ -104,9 +106,9 @@ def import_(project: Project, source: str, env: list[str], vllm: list[str], name
     print(imported.manifest.relative_to(project.root))
 
 
-@command("mods", name="the mod")
+@command("mods", name="the mod", vllm=VERSION)
 def diff(project: Project, name: str, vllm: str = "") -> None:
-    """Show what a mod changes in a vLLM version, as a diff."""
+    """Show what a mod changes in a version of its server, as a diff."""
     from imagefactory.mods.authoring import changes, unified_diff
 
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
@@ -115,7 +117,7 @@ def diff(project: Project, name: str, vllm: str = "") -> None:
 @command(
     "mods",
     path="a file as installed, such as vllm/envs.py; a folder, to list it; or a file of the sources, such as setup.py",
-    vllm="a version of the matrix, such as 0.32.0 or sglang-0.5.21 (default: as in matrix.yaml)",
+    vllm=VERSION,
     grep="only lines that match this regular expression; in a folder, of all its files",
 )
 def source(project: Project, path: str, vllm: str = "", grep: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from typing import Any, Final
 from invoke.collection import Collection
 from invoke.config import Config
 from invoke.exceptions import Exit, ParseError
-from invoke.parser import Parser
+from invoke.parser import Argument, Parser
 from invoke.parser.context import ParserContext
 from invoke.program import Program
 from invoke.util import helpline
@@ -55,6 +56,11 @@ def main(namespace: Collection) -> None:
 class FactoryProgram(Program):
     """Invoke's program; `build MODEL` means `build --target MODEL`."""
 
+    def core_args(self) -> list[Argument]:
+        # Invoke's others are for shell commands that tasks run, and ours run none: `--dry publish` would publish.
+        used = {"complete", "debug", "help", "list", "list-depth", "list-format", "print-completion-script", "version"}
+        return [argument for argument in super().core_args() if argument.name in used | {"write-pyc"}]
+
     def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: ARG002 - we always exit
         prepare_streams()
         root = Path(self.namespace.configuration()["checkout"] if self.namespace else ".")
@@ -77,7 +83,6 @@ class FactoryProgram(Program):
             self.parse_collection()
             self.parse_tasks()
             self.parse_cleanup()
-            self.update_config()
         except (ParseError, ValueError) as error:
             raise self._explained(error) from None
 
@@ -102,16 +107,24 @@ class FactoryProgram(Program):
         return {name for name, group in self.collection.collections.items() if not group.default}
 
     def print_task_help(self, name: str) -> None:
-        super().print_task_help(name)
+        context = self.parser.contexts[name]
+        words = [argument.name.strip("_").upper() for argument in context.positional_args if argument.kind is not list]
+        if "--target" in context.flags and not words:
+            words = ["[TARGET]" if context.flags["--target"].kind is str else "[TARGET …]"]
+        print("Usage: ./inv", name, *words, "[OPTIONS]", end="\n\n")
+        print(inspect.getdoc(self.collection[name]), end="\n\n")
+        if rows := [(_with_value(names, context), text) for names, text in context.help_tuples()]:
+            self.print_columns(rows)
         self.list_root = name.partition(".")[0]
         if self.list_root in self.collection.collections:
             self.list_flat()
 
     def print_help(self) -> None:
-        print("Usage: ./inv COMMAND [OPTIONS]; `./inv COMMAND --help` explains a command\n")
+        print("Usage: ./inv COMMAND [TARGET …] [OPTIONS]; `./inv COMMAND --help` explains a command\n")
         self.list_tasks()
         print("Options of ./inv itself, which come before the command:")
-        self.print_columns(self.initial_context.help_tuples())
+        rows = self.initial_context.help_tuples()
+        self.print_columns([row for row in rows if "--write-pyc" not in row[0]])  # Invoke asks for it, and we do not
 
     def list_flat(self) -> None:
         """List the commands by what they are for, with those that people use first in front."""
@@ -178,7 +191,7 @@ class FactoryProgram(Program):
         if unknown:
             flags = [*(context.flags if context else ()), *self.initial_context.flags]
             candidates = flags if unknown[1].startswith("-") else ["help", *map(str, self.collection.task_names)]
-            why = f"{why} {did_you_mean(unknown[1], list(candidates))}"
+            why = f"{why} {did_you_mean(unknown[1], list(dict.fromkeys(candidates)))}"
         return UsageError(
             "bad-command-line",
             "The command line cannot be understood.",
@@ -186,6 +199,13 @@ class FactoryProgram(Program):
             why=why,
             fix="`./inv --list` shows all commands, `./inv COMMAND --help` explains one.",
         )
+
+
+def _with_value(names: str, context: ParserContext) -> str:
+    """Show that an option takes a value also if it can be repeated, which Invoke does not."""
+    *short, long = names.split(", ")
+    is_list = context.flags[long.partition("=")[0].replace("[no-]", "")].kind is list
+    return ", ".join([*(f"{name} STRING" for name in short), f"{long}=STRING"]) if is_list else names
 
 
 def _missing(context: ParserContext, names: list[str]) -> UsageError:

@@ -222,7 +222,7 @@ def history(project: Project, target: str = "") -> None:
     target="with versions: MODEL[/ARCH[/MACHINE]] (default: the first model)",
 )
 def upgrade(project: Project, from_: str, to: str = "", target: str = "", json: bool = False) -> None:
-    """Tell what changes between two images of a model, whether you must act, and how to go back."""
+    """Show what changes between two images of a model, whether you must act, and how to go back."""
     from imagefactory.check.bench.result import shared_results
     from imagefactory.publish.owned_image import find_pair
     from imagefactory.publish.upgrade import Known, compare_contents, markdown

@@ -109,7 +109,7 @@ def test(project: Project, fast: bool = False, all: bool = False, require_engine
 def site(
     project: Project, out: str = "", registry: str = "", offline: bool = False, serve: bool = False, port: str = ""
 ) -> None:
-    """Make the catalog as a static site: models, images, mods, advice, status; plain files for any web server."""
+    """Write the catalog as a static site: models, images, mods, advice, status; plain files for any web server."""
     from imagefactory.site.rendering import refuse_foreign, render, site_server, write_site
     from imagefactory.site.site_contents import gather
     from imagefactory.site.stock import take_stock
