@@ -26,8 +26,15 @@ from imagefactory.cli.command import (
 from imagefactory.store.progress import count, counted, size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from imagefactory.project.cells import Cell
+    from imagefactory.project.matrix import Matrix
     from imagefactory.project.project import Project
     from imagefactory.publish.attest.image_check import Checked
+
+    Settings = Callable[[Matrix, Cell, Mapping[str, str]], Mapping[str, str]]
+    """Makes of the user's settings those that a form of start needs."""
 
 
 @command(
@@ -107,8 +114,8 @@ def load(project: Project, target: list[str], file: str | None = None) -> None:
     models="keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
     print="only print the docker run command",
     compose="only print a compose file",
-    with_="with --compose: also webui, litellm or metrics (docs/companions.md), separated by commas",
-    recipe="only print a file for another launcher: quadlet (Podman), llama-swap, eugr or sparkrun",
+    with_="also webui, litellm or metrics, separated by commas (docs/companions.md); for Kubernetes: metrics",
+    recipe="only print a file for: quadlet (Podman), llama-swap, eugr, sparkrun, kubernetes, slurm or gpustack",
     target="which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model); repeatable for llama-swap",
     detach="run in the background, and start again after a reboot",
     no_ulimits="leave the limits of memory and stack alone, as a rootless Docker must",
@@ -131,7 +138,7 @@ def run(
 
     VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key, HF_TOKEN the token for gated models.
     """
-    from imagefactory.launch import prepare, recipes
+    from imagefactory.launch import clusters, prepare, recipes
     from imagefactory.launch.companions import chosen_profiles
     from imagefactory.launch.docker_run import HUB_CACHE
 
@@ -144,12 +151,13 @@ def run(
     if len(cells) > 1 and (form != recipes.LLAMA_SWAP or image):
         what = "Only `--recipe llama-swap` takes several targets, and then no --image."
         raise options.unfit("--target", what, "Everything else starts one image.", "Name one target.")
-    if profiles and not compose:
+    if profiles and form not in {"compose", clusters.KUBERNETES}:
         why = "Only a compose file can start other programs beside the server."
-        raise options.unfit("--with", "--with needs --compose.", why, "Add --compose.")
-    if not is_shared:
-        for cell in cells:
-            prepare.refuse_alone(project, cell, prepare.settings_from(set))
+        raise options.unfit("--with", "--with needs --compose, or --recipe kubernetes.", why, "Add --compose.")
+    settings = prepare.settings_from(set)
+    of_form: Settings = recipes.settings_of_a_recipe if is_shared else prepare.settings_alone
+    if form in recipes.CLUSTERS:
+        of_form = partial(clusters.settings_of_one_node, form)
     find = {
         "": prepare.image_to_run,
         "print": prepare.image_to_show,
@@ -161,8 +169,7 @@ def run(
             project,
             cell,
             image or find(project, cell, say),
-            given=(recipes.settings_of_a_recipe(project.matrix, cell) if is_shared else {})
-            | prepare.settings_from(set),
+            given=of_form(project.matrix, cell, settings),
             environment=os.environ,
             models=models or HUB_CACHE,
             mods=mod,
@@ -185,6 +192,9 @@ def run(
             print(recipes.llama_swap([start.launch for start in starts]), end="")
         case recipes.QUADLET:
             print(recipes.quadlet(start.launch), end="")
+        case clusters.KUBERNETES | clusters.SLURM | clusters.GPUSTACK:
+            machine = project.matrix.archs[cells[0].arch].memory
+            print(clusters.written(form, start.launch, machine, settings, profiles), end="")
         case _:
             print(start.recipe(form))
 

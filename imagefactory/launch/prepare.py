@@ -29,6 +29,7 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.serve.description import Served, describe_cell
 from imagefactory.project.cells import Cell
+from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.servers.server import KEY_SETTINGS
 from imagefactory.store.digests import Digest
@@ -119,9 +120,9 @@ def prepare(
     return Start(launch, served, tuple(preview["command"]))
 
 
-def refuse_alone(project: Project, cell: Cell, given: Mapping[str, str]) -> None:
-    """Raise an error if a model for two machines is to be started on one, and nobody said how to reach the other."""
-    if project.matrix.models[cell.model].sparks > 1 and not {"NODES", "HEAD_ADDRESS"} & given.keys():
+def settings_alone(matrix: Matrix, cell: Cell, given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the settings; refuse to start a model for two machines on one if nobody said how to reach the other."""
+    if matrix.models[cell.model].sparks > 1 and not {"NODES", "HEAD_ADDRESS"} & given.keys():
         raise UsageError(
             "bad-setting",
             f"{cell.model} is served by two Sparks.",
@@ -129,6 +130,7 @@ def refuse_alone(project: Project, cell: Cell, given: Mapping[str, str]) -> None
             why="One has no room for it, and each needs the other's address.",
             fix=f"Run `./inv pair up {cell.model} --with spark2`; --print shows both starts.",
         )
+    return given
 
 
 def with_settings(of_mods: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

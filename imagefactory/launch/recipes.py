@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from imagefactory.errors import TrustError, unknown_name
@@ -35,14 +36,15 @@ from imagefactory.project.servers.server import Server
 Format = Literal["eugr", "sparkrun"]
 QUADLET: Final = "quadlet"
 LLAMA_SWAP: Final = "llama-swap"
+CLUSTERS: Final = ("kubernetes", "slurm", "gpustack")
 QUANTIZATIONS = {"bf16": "none", "int4-autoround": "auto-round"}  # sparkrun's own names for weights
 TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEMORY_UTILIZATION")
 """The settings that a user of a recipe may override."""
 
 
-def settings_of_a_recipe(matrix: Matrix, cell: Cell) -> dict[str, str]:
+def settings_of_a_recipe(matrix: Matrix, cell: Cell, given: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Return what a recipe sets: launchers add the flags of several nodes themselves."""
-    return {"NODES": "1"} if matrix.models[cell.model].sparks > 1 else {}
+    return ({"NODES": "1"} if matrix.models[cell.model].sparks > 1 else {}) | dict(given)
 
 
 def recipe_text(document: Mapping[str, Any]) -> str:
@@ -64,7 +66,7 @@ def recipe_document(
     cell, facts = launch.cell, launch.description["image"]
     server = server_of(cell)
     if style not in server.recipes:
-        launchers = [*server.recipes, QUADLET, LLAMA_SWAP]
+        launchers = [*server.recipes, QUADLET, LLAMA_SWAP, *CLUSTERS]
         raise unknown_name(f"launcher for {server.title}", style, launchers, "the --recipe option")
     nodes = int(image_environment(launch.description).get("NODES", "1"))
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": nodes}  # noqa: S104

@@ -1,16 +1,24 @@
 """Renders the templates beside it; each value is quoted as its format requires, without the template's doing."""
 
 import re
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 FOLDER: Final = Path(__file__).with_name("templates")
+Form = Literal["unit", "shell"]
+
+
+class _Quoted(str):
+    """What a filter has quoted already."""
+
+    __slots__ = ()
 
 
 def render_yaml(template: str, **values: object) -> dict[str, Any]:
@@ -19,9 +27,9 @@ def render_yaml(template: str, **values: object) -> dict[str, Any]:
     return document
 
 
-def render_text(template: str, **values: object) -> str:
-    """Render a template of a systemd unit, or of a text without values."""
-    return _environments()["unit"].get_template(template).render(values)
+def render_text(template: str, form: Form = "unit", **values: object) -> str:
+    """Render a template of a systemd unit, of a shell's file, or of a text without values."""
+    return _environments()[form].get_template(template).render(values)
 
 
 def yaml_text(document: Mapping[str, Any], style: str, width: int) -> str:
@@ -51,10 +59,11 @@ def _environments() -> dict[str, Environment]:
             finalize=finalize,
             autoescape=False,  # noqa: S701 - none of it is HTML
         )
-        for name, finalize in (("yaml", _yaml_value), ("unit", _without_specifiers))
+        for name, finalize in (("yaml", _yaml_value), ("unit", _without_specifiers), ("shell", _shell_word))
     }
     environments["yaml"].filters["literal"] = _literal
     environments["unit"].filters |= {"in_quotes": _in_quotes, "word": _word}
+    environments["shell"].filters |= {"words": _shell_words, "at_home": _at_home}
     return environments
 
 
@@ -65,7 +74,7 @@ def _yaml_value(value: object) -> str:
 
 
 def _literal(value: Any) -> Any:  # noqa: ANN401 - a text, or a mapping of texts
-    """Keep compose from taking a dollar for the beginning of a variable."""
+    """Keep compose and Kubernetes from taking a dollar for the beginning of a variable."""
     if isinstance(value, Mapping):
         return {name: _literal(text) for name, text in value.items()}
     return value.replace("$", "$$")
@@ -86,3 +95,16 @@ def _in_quotes(value: str) -> str:
 
 def _word(value: str) -> str:
     return value if re.fullmatch(r"[\w@%+=:,./-]+", value, re.ASCII) else _in_quotes(value)
+
+
+def _shell_word(value: object) -> str:
+    return value if isinstance(value, _Quoted) else shlex.quote(str(value))
+
+
+def _shell_words(values: Iterable[str]) -> _Quoted:
+    return _Quoted(shlex.join(values))
+
+
+def _at_home(path: str) -> _Quoted:
+    """Quote a path whose ~ is the home of whoever runs the file."""
+    return _Quoted('"$HOME"' + shlex.quote(path[1:]) if path.startswith("~/") else shlex.quote(path))

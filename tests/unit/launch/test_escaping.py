@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from imagefactory.launch.clusters import kubernetes, slurm
 from imagefactory.launch.companions import PROFILES, add_companions
 from imagefactory.launch.docker_run import Launch, compose, compose_document, docker_run, shell_line
 from imagefactory.launch.recipes import llama_swap, quadlet, recipe_document, recipe_text
@@ -93,3 +94,14 @@ def test_recipes(launch: Launch, nasty: str, style: str) -> None:
     line = recipe["command"].replace(" \\\n  ", " ")
     filled = line.format(**recipe["defaults"]) if style == "eugr" else line
     assert shlex.split(filled)[: len(command)] == command
+
+
+def test_kubernetes(launch: Launch, nasty: str) -> None:
+    found = [document for document in yaml.safe_load_all(kubernetes(launch, None)) if document["kind"] == "Deployment"]
+    variables = found[0]["spec"]["template"]["spec"]["containers"][0]["env"]
+    # Of a dollar it keeps every second.
+    assert [entry["value"].replace("$$", "$") for entry in variables if entry["name"] == "SERVED_MODEL_NAME"] == [nasty]
+
+
+def test_slurm(launch: Launch, nasty: str) -> None:
+    assert f"SERVED_MODEL_NAME={nasty}" in shlex.split(slurm(launch, None), comments=True)

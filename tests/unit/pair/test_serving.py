@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.launch.prepare import Start, refuse_alone
+from imagefactory.launch.prepare import Start, settings_alone
 from imagefactory.pair.serving import address, introduction
 from imagefactory.pair.up import UNSEEN, prepared
 from imagefactory.project.project import Project
@@ -62,7 +62,7 @@ def test_a_model_for_two_machines_is_not_started_on_one() -> None:
     project = Project(REPOSITORY)
     cell = select_one(project.matrix, "qwen3.8-flash-next-pair")
     with raises("bad-setting", match="served by two Sparks") as caught:
-        refuse_alone(project, cell, {})
+        settings_alone(project.matrix, cell, {})
     assert "./inv pair up qwen3.8-flash-next-pair --with spark2" in caught.value.fix
-    refuse_alone(project, cell, {"HEAD_ADDRESS": "10.0.0.1"})
-    refuse_alone(project, select_one(project.matrix, "tiny"), {})
+    settings_alone(project.matrix, cell, {"HEAD_ADDRESS": "10.0.0.1"})
+    settings_alone(project.matrix, select_one(project.matrix, "tiny"), {})
