@@ -102,4 +102,5 @@ def limit_rows(matrix: Matrix, published: PublishedFigures) -> Iterator[tuple[st
 def _reached(best: Reported | None) -> str:
     if best is None or best.limit is None or best.limit.share is None:
         return "-"
-    return f"{best.limit.share:.0%}" + (" with all accepted" if best.limit.supposed else "")
+    supposed = " with all accepted" if best.limit.supposed else ""
+    return f"{best.limit.share:.0%}{supposed}" + (", of other weights" if best.figure.read_gb else "")
