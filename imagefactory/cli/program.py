@@ -13,7 +13,8 @@ from typing import Any, Final
 from invoke.collection import Collection
 from invoke.config import Config
 from invoke.exceptions import Exit, ParseError
-from invoke.parser import Argument, Parser
+from invoke.parser import Parser
+from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
 from invoke.program import Program
 from invoke.util import helpline
