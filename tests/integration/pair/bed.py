@@ -38,7 +38,7 @@ mount -t tmpfs shm /dev/shm
 hostname "$1"
 ip link set lo up
 echo up
-while :; do sleep 3600 & wait $!; done
+while :; do sleep 3600 & wait $! || :; done
 """
 """It reaps what others leave, and shows this network's interfaces in /sys."""
 SSHD = """
