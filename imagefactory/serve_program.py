@@ -7,7 +7,7 @@ changes images, and may change what the library does.
 from images.serve.program import checkpoint, checks, heat, holders, hosts, loading, memory, network, settings, show
 from images.serve.program import image as images
 from images.serve.program.drafting import LOW_ACCEPTANCE
-from images.serve.program.findings import OK, Start
+from images.serve.program.findings import FAIL, OK, Start
 from images.serve.program.keys import SIMILAR
 from images.serve.program.readings import Gpu, Readings
 from images.serve.program.servers.known import server_of
@@ -17,6 +17,7 @@ from images.serve.program.weights import needed as needed_files
 from images.serve.program.weights import read_list as list_weights
 
 __all__ = (
+    "FAIL",
     "LOW_ACCEPTANCE",
     "OK",
     "SIMILAR",

@@ -32,6 +32,7 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.servers.server import KEY_SETTINGS
+from imagefactory.serve_program import FAIL
 from imagefactory.store.digests import Digest
 from imagefactory.store.http import Retry
 from imagefactory.store.progress import Say, size
@@ -94,7 +95,12 @@ def prepare(
     key_file = find_key_file(folder, given, environment)
     settings = {name: value for name, value in given.items() if name not in KEY_SETTINGS}
     with_key = settings | ({"VLLM_API_KEY_FILE": str(key_file)} if key_file else {})
-    preview = Preview(project.root, served.description, served.model).dry_run(with_key)
+    program = Preview(project.root, served.description, served.model)
+    preview = program.dry_run(with_key)
+    for check in preview["checks"]:
+        # Flags are the same on every machine, unlike its GPU and memory.
+        if check["name"] == "flags" and check["result"] == FAIL:
+            raise program.refused(f"{check['detail']}.", check)
     # Whoever else reads them, such as an older image, may know no 32k.
     numbers = {name: str(value) for name, value in preview["numbers"].items() if value is not None}
     settings |= {name: value for name, value in numbers.items() if name in settings}

@@ -49,15 +49,19 @@ class Preview:
         # A check that fails here may not fail there: there is no GPU on this machine. A refusal is one everywhere.
         answer: dict[str, Any] = json.loads(ran.stdout)
         if refusal := answer.get("refusal"):
-            setting = "=".join(filter(None, (refusal["setting"], refusal["value"])))
-            raise UsageError(
-                "bad-setting",
-                refusal["what"],
-                where=setting or str(self.description["image"]["target"]),
-                why=f"Allowed: {refusal['allowed']}." if refusal["allowed"] else "",
-                fix=refusal["remedy"],
-            )
+            raise self.refused(refusal["what"], refusal)
         return answer
+
+    def refused(self, what: str, why: Mapping[str, str]) -> UsageError:
+        """Return what the program says about a setting as an error of the library's."""
+        setting = "=".join(filter(None, (why["setting"], why["value"])))
+        return UsageError(
+            "bad-setting",
+            what,
+            where=setting or str(self.description["image"]["target"]),
+            why=f"Allowed: {why['allowed']}." if why["allowed"] else "",
+            fix=why["remedy"],
+        )
 
     def markdown(self) -> str:
         return show.settings_markdown(self.image())

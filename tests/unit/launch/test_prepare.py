@@ -64,6 +64,9 @@ def test_a_mod_or_setting_that_the_image_would_refuse_is_refused() -> None:
     assert refusal.value.where == "MAX_NUM_SEQS=0"
     assert refusal.value.why == "Allowed: a whole number from 1 to 65536, or auto."
     assert refusal.value.fix.startswith("Set MAX_NUM_SEQS to a number in that range")
+    with raises("bad-setting", match="needs a parser for the tool calls of AEON-7/") as refusal:
+        start(ENABLE_AUTO_TOOL_CHOICE="1")
+    assert refusal.value.fix == "Set TOOL_CALL_PARSER=qwen3_xml, or leave out ENABLE_AUTO_TOOL_CHOICE."
     with raises("not-applicable", match="eagle3-marker does not apply"):
         start("eagle3-marker")
     with raises("unknown-name", match="Unknown mod 'nothing'"):
