@@ -16,7 +16,8 @@ export RUNTIME=${RUNTIME##*/}
 export IMAGE={{ job.image }}
 export MODELS={{ job.models | at_home }}
 export KERNELS={{ job.kernels }}
-head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head_node=${nodes%%$'\n'*}
 {% if job.nodes > 1 %}
 export CABLE=${CABLE:-{{ job.cable }}}
 if [ -n "$CABLE" ]; then

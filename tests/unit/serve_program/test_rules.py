@@ -68,7 +68,7 @@ def _words(condition: list[Any]) -> Iterator[str]:
 
 
 def test_growing_segments_are_refused_with_a_kv_cache_on_disk_and_doubted_where_they_broke_a_model() -> None:
-    values = {"ALLOCATOR": "expandable", "KV_DISK": "/kv", "model": "deepseek-ai/DeepSeek-V4.1"}
+    values = {"ALLOCATOR": "expandable", "KV_DISK": "/kv", "model": "deepseek-ai/DeepSeek-V4.1", "NODES": 1}
     facts = rules.Facts(values, {"ALLOCATOR"}, lambda _: True)
     assert [rule["against"] for rule in rules.matching(rules.of_server("vllm")["contradictions"], facts)] == ["KV_DISK"]
     [doubted] = rules.matching(rules.of_server("sglang")["combinations"], facts)
