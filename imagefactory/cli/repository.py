@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from imagefactory.project.project import Project
     from imagefactory.site.stock import RegistryRecords
 
+COVERAGE = ("--cov=imagefactory", "--cov=images", "--cov-report=term")
 CHECKS = (
     "ruff check .",
     "ruff format --check .",
@@ -85,8 +86,7 @@ def test(project: Project, fast: bool = False, all: bool = False, require_engine
         *("-n", "4", "--dist", "loadfile", "--durations", "20", "--durations-min", "5"),
         *(["tests/unit"] if fast else []),
         # All: in the order of conftest.py, which begins with the longest files, and not with those of most tests.
-        *(["--no-loadscope-reorder", "--cov=imagefactory", "--cov=images", "--cov-report=term"] if all else []),
-        *([] if all else ["-m", "not slow"]),
+        *(["--no-loadscope-reorder", *COVERAGE] if all else ["-m", "not slow"]),
         *(["--require-engine"] if require_engine else []),
     ]
     # The tools of this environment, whether it is activated or not.

@@ -89,10 +89,8 @@ def limit_rows(matrix: Matrix, published: PublishedFigures) -> Iterator[tuple[st
         limits = model_limits(model, published)
         if not limits:
             continue
-        reads, rates = (
-            dict.fromkeys(f"{limit.read / GB:.1f}" for limit in limits),
-            [limit.tokens_per_second for limit in limits],
-        )
+        reads = dict.fromkeys(f"{limit.read / GB:.1f}" for limit in limits)
+        rates = [limit.tokens_per_second for limit in limits]
         best = best_of(reported_of(model, name, published), gpu_of(matrix, name, SPARK))
         accepted = f"{rates[1]:.0f}" if len(rates) > 1 else "-"
         figure = f"{best.figure.speed}: {best.figure.about}, {best.figure.drafted_by}" if best else "-"
