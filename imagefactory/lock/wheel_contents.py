@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from http import HTTPStatus
 from itertools import combinations
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
@@ -36,6 +37,8 @@ _DAMAGED = (
     *(BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError),
     *(zlib.error, configparser.Error, AssertionError),
 )
+
+_GONE = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,17 @@ def _read(location: WheelLocation, python: str, session: requests.Session) -> Wh
         with ZipFile(source) as archive:
             return _describe(archive, location.file, size, python)
     except (requests.RequestException, OSError, *_DAMAGED) as error:
-        fix = "The file on the index is damaged; choose another version or another index."
-        if isinstance(error, RangesRefusedError):
+        answer = error.response if isinstance(error, requests.HTTPError) else None
+        gone = answer is not None and answer.status_code in _GONE
+        # A release with such a file cannot be locked, while a network that fails says nothing about it.
+        bad = gone or not isinstance(error, requests.RequestException | OSError)
+        fix = "Check the network and run the command again."
+        if bad:
+            fix = "Choose another version or another index: this one lists a file that is damaged or not there."
+        elif isinstance(error, RangesRefusedError):
             fix = "Use an index that supports range requests, or put the wheel into a PIP_FIND_LINKS folder."
-        elif isinstance(error, requests.RequestException | OSError):
-            fix = "Check the network and run the command again."
-        raise NetworkError(
-            "download-failed",
+        raise (LockError if bad else NetworkError)(
+            "unreadable-wheel" if bad else "download-failed",
             f"The directory of {location.file} cannot be read.",
             where=redact(location.url),
             why=f"{type(error).__name__}: {redact(str(error))}",

@@ -13,7 +13,7 @@ from imagefactory.ci.matrix_rows import with_release, without_override
 from imagefactory.ci.new_release import commit, prepare
 from imagefactory.ci.news import News, look, new_releases
 from imagefactory.ci.pull_request import git, worktree
-from imagefactory.ci.report_releases import not_locked, read_refused
+from imagefactory.ci.report_releases import not_locked, read_refused, release_findings
 from imagefactory.ci.run_summary import plain
 from imagefactory.compile.settings import add_references
 from imagefactory.lock.drift import wheels_made_from
@@ -302,6 +302,27 @@ def test_conflicts_and_an_index_that_lacks_too_much_are_left_to_people(
     assert list(news.refused) == ["vLLM 3.0", "SGLang 0.6"]
     assert news.refused["vLLM 3.0"].startswith("vllm 3.0 cannot be resolved for gpu.")
     assert "lacking-" in news.refused["SGLang 0.6"]
+
+
+@pytest.mark.parametrize("wrong", ["entry points", "metadata", "zip"])
+def test_what_is_wrong_on_the_index_refuses_the_release_that_asks_for_it_alone(
+    small: Project, simple_index: SimpleIndex, wheel_factory: WheelFactory, wrong: str
+) -> None:
+    add_release(simple_index, wheel_factory, "dep==1.5", {"1.4": ""})
+    # The resolver does not read entry points: that is the factory's own look at the file.
+    points = {"dep-1.5.dist-info/entry_points.txt": b"\xff"} if wrong == "entry points" else None
+    needs = ["not >>> one"] if wrong == "metadata" else []
+    wheel = wheel_factory("dep", "1.5", files=points, requires=needs)
+    if wrong == "zip":
+        wheel.write_bytes(b"<html>Not found</html>")
+    simple_index.add(wheel)
+    news = prepare(small, configured_indexes(), [], lambda _: None)
+    assert list(news.refused) == ["vLLM 3.0"], "and SGLang is locked"
+    [issue] = release_findings(news.refused)
+    assert issue.title == "vLLM 3.0 cannot be locked"
+    assert "dep" in issue.text.splitlines()[2], "it names the file"
+    assert [error.exit_code for error in not_locked(news.refused, "here")] == [5]
+    assert [*Project(small.root).matrix.vllm] == ["1.0", "1.0-more", "nightly"]
 
 
 def test_an_override_in_another_form_is_taken_out_by_hand() -> None:

@@ -100,7 +100,7 @@ def test_damaged_wheel_is_reported(read: Reader, wheel_factory: WheelFactory, fl
         wheel.write_bytes(content[: len(content) // 2])
     if flaw != "gone":
         read.index.add(wheel)
-    with raises("download-failed", match=wheel.name):
+    with raises("unreadable-wheel", match=wheel.name):
         read.read(wheel, f"{read.index.server.url}/files/{wheel.name}")
 
 
