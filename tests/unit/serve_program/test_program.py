@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.lock.flag_records import ENGINE, FRONTENDS
 from imagefactory.site.guides import read_guides
 from images.serve.program.errors import EXIT_CODES
 from images.serve.program.flags import known, nearest, unknown
@@ -233,6 +234,12 @@ def test_the_flags_of_vllm_are_read_from_its_sources(tmp_path: Path) -> None:
     assert unknown(words, flags) == ["--nope"]
     assert nearest("--max_model_length", flags) == "--max-model-len"
     assert nearest("--nope", flags) == ""
+
+
+def test_the_container_reads_flags_wherever_a_release_has_them() -> None:
+    """The record of flags is made of these files; one that a container skips makes it refuse the flags in it."""
+    files = {f"{name.removeprefix('vllm.').replace('.', '/')}.py" for name in (ENGINE, *FRONTENDS)}
+    assert files <= {*VLLM.argument_files}
 
 
 def test_the_advice_names_every_reason_with_its_exit_code() -> None:

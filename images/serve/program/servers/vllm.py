@@ -235,6 +235,7 @@ SERVER = Server(
         "engine/arg_utils.py",
         "entrypoints/openai/cli_args.py",
         "entrypoints/launchers/cli_args.py",
+        "entrypoints/common/cli_args.py",
         "entrypoints/cli/serve.py",
     ),
     parallel=PARALLEL,
