@@ -19,7 +19,20 @@ from invoke.parser.context import ParserContext
 from invoke.program import Program
 from invoke.util import helpline
 
-from imagefactory.cli import answers, bench, ci, images, kernels, matrix, mods, pair, publishing, repository, trust  # noqa: F401 - their commands register
+from imagefactory.cli import (  # noqa: F401 - their commands register
+    answers,
+    bench,
+    ci,
+    images,
+    kernels,
+    matrix,
+    mods,
+    offline,
+    pair,
+    publishing,
+    repository,
+    trust,
+)
 from imagefactory.cli.command import COMMANDS
 from imagefactory.cli.failures import in_words, prepare_streams
 from imagefactory.errors import UsageError, did_you_mean
@@ -27,6 +40,7 @@ from imagefactory.errors import UsageError, did_you_mean
 GROUPS: Final = {
     "images": "Images on this machine",
     "pair": "Two Sparks",
+    "offline": "A machine without a network",
     "matrix": "What to build",
     "mods": "Mods",
     "publishing": "Publishing",

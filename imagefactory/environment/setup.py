@@ -228,7 +228,7 @@ def main() -> int:
         sys.stderr.flush()
 
     try:
-        set_up(root, root / ".venv", (), say)
+        set_up(root, root / ".venv", sys.argv[1:], say)
     except NetworkError as error:
         sys.stderr.write(f"error[{error.name}]: {error}\n")
         return error.exit_code

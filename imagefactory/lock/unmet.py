@@ -82,7 +82,7 @@ def look_for(requirement: Requirement, matrix: Matrix, cell: Cell, indexes: Inde
     """Compare a requirement with what indexes have for a cell; None if they can meet it."""
     arch = matrix.archs[cell.arch]
     base = matrix.bases[arch.base]
-    tags = tag_ranks(base, cell.platform).keys()
+    tags = tag_ranks(base.python, base.glibc, cell.platform).keys()
     usable: set[Version] = set()
     yanked: set[Version] = set()
     misfit: set[Version] = set()

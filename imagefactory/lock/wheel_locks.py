@@ -93,7 +93,7 @@ def lock_wheels(
     pins, compiled = _resolve_compiled(request, config, keep, adopt)
     say(f"{count(len(pins), 'package')}; reading their directories")
     indexes = Indexes(config)
-    tags = tag_ranks(request.base, request.cell.platform)
+    tags = tag_ranks(request.base.python, request.base.glibc, request.cell.platform)
 
     with new_session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
@@ -202,11 +202,11 @@ def _resolve(
     return resolved
 
 
-def tag_ranks(base: Base, platform: str) -> dict[Tag, int]:
-    """Rank the wheel tags that run on a base, the most specific and the newest glibc first."""
-    machine, python = MACHINES[platform][0], base.python
+def tag_ranks(python: str, glibc: str, platform: str) -> dict[Tag, int]:
+    """Rank the wheel tags that run on a platform, the most specific and the newest glibc first."""
+    machine = MACHINES[platform][0]
     platforms: list[str] = []
-    for minor in range(int(base.glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
+    for minor in range(int(glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{machine}")
         if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
             platforms.append(f"{_LEGACY[minor]}_{machine}")

@@ -28,7 +28,7 @@ ROOMS = (
         "plan",
         "assemble",
     ),
-    *("assemble", "compile", "importing", "launch", "check", "publish", "pair", "ci", "site", "docs", "cli"),
+    *("assemble", "compile", "importing", "launch", "check", "publish", "pair", "ci", "offline", "site", "docs", "cli"),
 )
 """Lowest first. A module may import its own room and those before it; images import nothing of the library."""
 FLOORS = {

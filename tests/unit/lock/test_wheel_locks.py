@@ -190,7 +190,8 @@ def test_neither_uv_variables_nor_an_unreachable_extra_index_change_a_lock(
 
 
 def test_tags_prefer_the_newest_glibc_up_to_that_of_the_base() -> None:
-    arm, amd = ([str(tag) for tag in tag_ranks(BASE, f"linux/{name}")] for name in ("arm64", "amd64"))
+    platforms = ("linux/arm64", "linux/amd64")
+    arm, amd = ([str(tag) for tag in tag_ranks(BASE.python, BASE.glibc, platform)] for platform in platforms)
     assert arm[0] == "cp311-cp311-manylinux_2_36_aarch64"
     assert "cp311-cp311-manylinux_2_37_aarch64" not in arm
     assert "cp311-cp311-manylinux2014_aarch64" in arm
@@ -206,7 +207,7 @@ def test_higher_build_number_wins_then_the_first_source() -> None:
         WheelLocation(file=name, url=f"https://index.example/{place}/{name}", sha256="0" * 64)
         for place, name in enumerate(names)
     ]
-    ranks = tag_ranks(BASE, "linux/arm64")
+    ranks = tag_ranks(BASE.python, BASE.glibc, "linux/arm64")
     assert choose_file(offered, Pin("a", "1.0", ()), ranks, request()) is offered[1]
     without_builds = [offered[0], offered[2]]
     assert choose_file(without_builds, Pin("a", "1", ()), ranks, request()) is offered[0]

@@ -1,0 +1,1 @@
+"""The factory on a machine without a network: one command packs what it needs, one script unpacks it there."""
