@@ -16,6 +16,7 @@ from typing import Final, Literal
 from imagefactory.environment.setup import RUN, SETS, STAMPS, is_current
 from imagefactory.errors import FactoryError
 from imagefactory.lock.mirrors import DebianMirrors, fetch
+from imagefactory.offline.unpack import COMMIT
 from imagefactory.plan.serve.description import DRIVER
 from imagefactory.project.bases import Base
 from imagefactory.project.project import Project
@@ -52,9 +53,12 @@ def examine(project: Project, today: date) -> Iterator[Diagnosis]:
     yield Diagnosis("system", BUILD, *_system())
     yield Diagnosis("environment", BUILD, *_environment(root))
     yield Diagnosis("uv", "lock", *_uv())
-    yield Diagnosis("package index", BUILD, *_index())
-    for base in bases:
-        yield Diagnosis(f"Debian mirror ({base.debian})", BUILD, *_mirror(base.debian))
+    if (root / COMMIT).exists():
+        yield Diagnosis("network", BUILD, "ok", "not needed: `./inv offline` packed this checkout with its images")
+    else:
+        yield Diagnosis("package index", BUILD, *_index())
+        for base in bases:
+            yield Diagnosis(f"Debian mirror ({base.debian})", BUILD, *_mirror(base.debian))
     for base in bases:
         yield Diagnosis(f"Debian support ({base.debian})", "publish", *_support(base, today))
     yield Diagnosis("cache", BUILD, *_cache(cache))

@@ -13,6 +13,7 @@ import pytest
 from imagefactory.cli import doctor
 from imagefactory.cli.doctor import Diagnosis, examine
 from imagefactory.environment.setup import FOLDER, SETS, STAMPS
+from imagefactory.offline.unpack import COMMIT
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.project.project import Project
@@ -88,6 +89,18 @@ def test_index_or_mirror_without_the_packages_or_without_a_response_fails(
     assert (found["package index"].health, found["Debian mirror"].health) == ("failed", "failed")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     assert look()["package index"].health == "failed"
+
+
+def test_a_checkout_that_was_brought_needs_no_network(
+    look: Look, locked_checkout: Checkout, index: SimpleIndex, mirror: Path
+) -> None:
+    index.files.clear()
+    shutil.rmtree(mirror / "dists")
+    (locked_checkout.root / COMMIT).parent.mkdir(parents=True)
+    (locked_checkout.root / COMMIT).write_text("a" * 40)
+    found = look()
+    assert found["network"].health == "ok"
+    assert not {"package index", "Debian mirror"} & set(found)
 
 
 def test_debian_past_its_support_is_a_warning(look: Look, locked_checkout: Checkout) -> None:
