@@ -160,6 +160,29 @@ def _side(name: str, result: BenchResult, opposite: BenchResult) -> str:
 
 @command(
     "bench",
+    positional=["shape"],
+    shape="small, gemma4-26b-a4b or qwen3.5-35b-a3b (data/shapes), or a model's config.json",
+)
+def model(project: Project, shape: str) -> None:
+    """Put a model of a real shape with generated weights among the downloaded ones: nothing is fetched.
+
+    Its speed, memory and starts are those of the shape; its answers are noise, and results say `generated`.
+    """
+    from imagefactory.check.bench.generated import SETTINGS, folder_name, write_model
+    from imagefactory.launch.docker_run import HUB_CACHE
+    from imagefactory.plan.serve.image_paths import MODEL_CACHE
+    from imagefactory.store.paths import expand_home
+
+    name = folder_name(shape)
+    folder = expand_home(HUB_CACHE, "HOME") / name
+    write_model(project.root, shape, folder)
+    say(f"{folder}: written; `bench`, `answers`, `smoke --level gpu` and `publish` take these settings:")
+    settings = {"MODEL_PATH": f"{MODEL_CACHE}/{name}"} | SETTINGS
+    print(" ".join(f"--set {name}={value}" for name, value in settings.items()))
+
+
+@command(
+    "bench",
     needs="plot",
     positional=["results"],
     results="a result file or a folder of them; several are separated by commas",

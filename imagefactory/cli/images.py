@@ -204,19 +204,22 @@ def run(
     target="test the image built for this target (default: the first model)",
     image="test this image instead: a reference by digest (pulled), or an OCI layout",
     level="static, container, serve or gpu; repeatable (default: all levels of the arch)",
+    set="gpu only: a setting as NAME=VALUE, such as MODEL_PATH; repeatable",
 )
-def smoke(project: Project, level: list[str], target: str = "", image: str = "") -> None:
+def smoke(project: Project, level: list[str], set: list[str], target: str = "", image: str = "") -> None:
     """Smoke-test an image and record the results under its digest; a level that cannot run does not pass."""
     from imagefactory.check.smoke.record import levels_named
     from imagefactory.check.smoke.runner import refuse_failed, results_folder, smoke
     from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
     from imagefactory.cli.show.tables import smoke_table
+    from imagefactory.launch.prepare import settings_from
 
     options.at_most_one(target=target, image=image)
+    settings = settings_from(set)
     subject = subject_of_image(project, image) if image else subject_of_target(project, target)
     levels = levels_named(level, project.matrix, subject.cell.arch)
     say(f"testing {subject.cell} for {subject.cell.platform}: {subject.digest}")
-    record = smoke(project, subject, levels, say)
+    record = smoke(project, subject, levels, say, settings)
     folder = results_folder(project, subject.digest)
     show(smoke_table(record))
     print(folder / "record.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from imagefactory.cli.failures import exit_refused
 from imagefactory.store.progress import count, size
 
 if TYPE_CHECKING:
+    from imagefactory.check.smoke.record import Level
     from imagefactory.plan.plan import Plan
     from imagefactory.project.project import Project
     from imagefactory.publish.staging import Outcomes
@@ -114,10 +116,14 @@ def promote(
     again=AGAIN,
     retest="run the smoke tests even if this very image has passed them, and measure its answers again",
     answers=ANSWERS,
+    level="also test this level, such as gpu; repeatable",
+    set="a setting of the server at the level gpu, and of the one whose answers are compared; repeatable",
 )
 def publish(
     project: Project,
     target: list[str],
+    level: list[str],
+    set: list[str],
     nightly: bool = False,
     again: bool = False,
     retest: bool = False,
@@ -127,18 +133,26 @@ def publish(
     unsigned: bool = False,
 ) -> None:
     """Push, smoke-test and sign images, and promote those that pass; an image is not tested twice."""
+    from imagefactory.check.smoke.record import levels_named, required_levels
+    from imagefactory.launch.prepare import settings_from
     from imagefactory.publish.pipeline import publish
     from imagefactory.publish.run import PublishRun
     from imagefactory.publish.standing import Gate
 
     reason = options.reason("--answers-changed", answers_changed)
+    settings = settings_from(set)
+    levels: tuple[Level, ...] = ()
+    if any(level):
+        arch = select(project, target)[0].arch
+        levels = levels_named([*required_levels(project.matrix, arch), *level], project.matrix, arch)
     project.matrix.require_registry()  # before it asks for a key
     signer, trust = find_publisher(project, key, unsigned=unsigned)
     with open_repository(project) as repository:
         gate = Gate(project, repository, trust, nightly=nightly, again=again, answers_changed=reason)
         plans = planned(gate, target)
         with watching() as watch:
-            run = PublishRun(gate, say, signer, watch, pushing=watch, retest=retest, answers=answers)
+            asked = PublishRun(gate, say, signer, watch, pushing=watch, retest=retest, answers=answers)
+            run = replace(asked, levels=levels, settings=settings)
             outcome = publish(run, plans)
         _show(outcome)
 

@@ -216,7 +216,7 @@ def main(arguments: list[str]) -> int:
     except UnpackError as error:
         print(error, file=sys.stderr)
         return 1
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # a full disk, a user without a home
         print(f"{error}\nRun this again when that is mended: it continues where it ended.", file=sys.stderr)
         return 1
     return 0

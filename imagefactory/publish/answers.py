@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from imagefactory.check.answers.record import AnswersRecord, judged
 from imagefactory.check.answers.result import AnswersResult, Panel
 from imagefactory.check.smoke.containers import ContainerError
+from imagefactory.check.weights import weights_of
 from imagefactory.errors import FactoryError, clean
 from imagefactory.oci.registry.artifacts import TITLE, Payload
 from imagefactory.oci.registry.referrers import Attachment, dated
@@ -26,7 +27,6 @@ from imagefactory.publish.run import PublishRun
 from imagefactory.publish.tag_owners import moving_tags
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
-from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.check.smoke.subject import Subject
@@ -47,10 +47,10 @@ def pulled(project: Project, repository: Repository, digest: Digest) -> Subject:
     return subject_of_image(project, str(repository.reference.at(digest)))
 
 
-def measure(project: Project, repository: Repository, digest: Digest, say: Say) -> AnswersResult:
+def measure(run: PublishRun, digest: Digest) -> AnswersResult:
     from imagefactory.check.answers.measuring import measure_image  # noqa: PLC0415 - with Docker's client
 
-    return measure_image(project, pulled(project, repository, digest), {}, say)[0]
+    return measure_image(run.project, pulled(run.project, run.repository, digest), run.settings, run.say)[0]
 
 
 def measure_answers(run: PublishRun, staged: Staged) -> None:
@@ -60,7 +60,7 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
     """
     from imagefactory.check.smoke.runner import results_folder  # noqa: PLC0415 - with Docker's client
 
-    project, repository, say = run.project, run.repository, run.say
+    project, say = run.project, run.say
     folder = results_folder(project, staged.digest)
     plan, panel = staged.plan, Panel.of(project.root).version
     catalog = run.gate.snapshot.catalog
@@ -81,9 +81,10 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
         verdict="cannot tell",
         why="it was not measured",
         base=before,
+        weights=weights_of(run.settings),
     )
     try:
-        result = measure(project, repository, staged.digest, say)
+        result = measure(run, staged.digest)
     except (FactoryError, ContainerError) as error:
         # A change that was measured says more than a failure to measure it again, which does not lift it.
         known = last is not None and last.verdict == "changed"
@@ -92,11 +93,11 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
         with writing(folder / PANEL_FILE) as file:
             file.write(compact(result))
         try:
-            earlier = _earlier(repository, base.digest, result) if base else None
+            earlier = _earlier(run.repository, base.digest, result) if base else None
             if base and earlier is None:
-                earlier = measure(project, repository, base.digest, say)
+                earlier = measure(run, base.digest)
             # A second start of the same image shows how far answers differ without any change.
-            again = measure(project, repository, staged.digest, say) if earlier else None
+            again = measure(run, staged.digest) if earlier else None
             new_kernels = base is not None and _other_kernels(base, staged)
             record = judged(record, result, base=earlier, again=again, other_kernels=new_kernels)
         except (FactoryError, ContainerError) as error:
@@ -112,7 +113,7 @@ def _unmeasured(run: PublishRun, base: Published | None, error: Exception) -> di
         return {"why": why}
     try:
         if not Dossier.read(run.repository, base.digest).measurements():
-            measure(run.project, run.repository, base.digest, run.say)
+            measure(run, base.digest)
     except (FactoryError, ContainerError):
         return {"why": why}
     return {"verdict": "changed", "why": f"the image before could be measured, this one cannot: {why}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ class PublishRun:
     pushing: PushWatcher | None = None
     levels: tuple[Level, ...] = ()
     """Levels to test, if not those that the arch requires."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the server at the level gpu, and of the one whose answers are measured."""
     must_pass: bool = False
     """Whether an image that fails its tests ends there; otherwise its record is attached."""
     retest: bool = False

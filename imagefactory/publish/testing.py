@@ -54,7 +54,7 @@ def smoke_test(run: PublishRun, staged: Staged) -> SmokeRecord | None:
 def run_levels(run: PublishRun, staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
     from imagefactory.check.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
 
-    return smoke(run.project, pulled(run.project, run.repository, staged.digest), levels, run.say)
+    return smoke(run.project, pulled(run.project, run.repository, staged.digest), levels, run.say, run.settings)
 
 
 def _left(run: PublishRun, staged: Staged, levels: Sequence[Level], record: SmokeRecord | None) -> list[Level]:
@@ -150,5 +150,6 @@ def with_throughput(record: SmokeRecord, test: TestResult) -> SmokeRecord:
     """Add the test to the gpu level of a smoke record: a level that fails gets its image no tag."""
     level = record.levels.get("gpu")
     others = [result for result in level.tests if result.name != THROUGHPUT] if level else []
-    added = LevelResult.of([*others, test], seconds=level.seconds if level else 0.0)
+    earlier = {"seconds": level.seconds, "settings": level.settings} if level else {}
+    added = LevelResult.of([*others, test], **earlier)
     return record.model_copy(update={"levels": {**record.levels, "gpu": added}})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from statistics import fmean
 from typing import Final
 
@@ -129,6 +130,9 @@ class Measured:
     settings: Mapping[str, str]
     complete: bool
     why: str
+    shape: str = ""
+    """The folder of a model with generated weights; empty for the model itself."""
+    by_users: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,8 @@ class ModelPage:
     versions: tuple[Version, ...]
     not_built: tuple[tuple[str, str], ...]
     measured: tuple[Measured, ...]
+    generated: tuple[Measured, ...]
+    """What this project measured with generated weights: the speed of a shape, and nothing about the model."""
     reported: tuple[Reported, ...]
     best: Reported | None
     """Of one user on a DGX Spark, or on two."""
@@ -196,6 +202,7 @@ def model_page(
     drafters = tuple(_drafters(stock, home, model))
     speeds = speeds_of(reported, drafted=any(drafter.default for drafter in drafters))
     gpu = gpu_of(project.matrix, name, SPARK)
+    measured = [_measured(result, model) for result in sorted(results, key=lambda result: result.started, reverse=True)]
     runs = {version.runs.partition(" ")[0] for version in versions if version.slug}
     return ModelPage(
         name=name,
@@ -214,9 +221,8 @@ def model_page(
         servers=tuple(title for title in TITLES.values() if title in runs),
         versions=versions,
         not_built=_not_built(stock, name),
-        measured=tuple(
-            _measured(result) for result in sorted(results, key=lambda result: result.started, reverse=True)
-        ),
+        measured=tuple(result for result in measured if not result.shape),
+        generated=tuple(result for result in measured if result.shape),
         reported=reported,
         best=best_of(reported, gpu),
         limits=tuple(model_limits(model, published)),
@@ -345,7 +351,7 @@ def _not_built(stock: Stock, name: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{runs} on {', '.join(archs)}", reason) for (runs, reason), archs in reasons.items())
 
 
-def _measured(result: BenchResult) -> Measured:
+def _measured(result: BenchResult, model: ServedModel) -> Measured:
     rates = result.throughput()
     acceptance = pooled_acceptance(result.measurements)
     gpus = ", ".join(gpu.name for gpu in result.machine.gpus)
@@ -360,6 +366,9 @@ def _measured(result: BenchResult) -> Measured:
         settings=result.bound.settings,
         complete=result.complete,
         why=result.why,
+        # The tiny model is a generated one, and has no other weights.
+        shape=PurePosixPath(result.bound.model).name if result.bound.generated and not model.generated else "",
+        by_users={users: round(fmean(result.throughput(users)), 1) for users in sorted(result.users)},
     )
 
 

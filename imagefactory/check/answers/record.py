@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, Field
 from imagefactory.check.answers.comparison import Change, Figures, Verdict, change, figures, judge
 from imagefactory.check.answers.result import AnswersResult
 from imagefactory.check.bench.result import BenchMachine
+from imagefactory.check.weights import Weights
 from imagefactory.errors import CheckError, UsageError
 from imagefactory.project.locks.files import Document
 from imagefactory.store.digests import Digest, Sha256
@@ -34,12 +35,14 @@ class AnswersRecord(Document):
     figures: Figures | None = None
     noise: Figures | None = None  # between two starts of this image
     accepted: str = ""  # why it was published although its answers changed
+    weights: Weights = ""  # generated ones show whether answers changed, not whether they are good
 
     @property
     def line(self) -> str:
         machine, day = self.machine, f"{self.started:%Y-%m-%d}"
         chips = {gpu.name for gpu in machine.gpus} or {machine.platform} if machine else set()
         measured = f"measured on {', '.join(sorted(chips))}, {day}" if chips else f"tried on {day}"
+        measured += f", weights: {self.weights}" if self.weights else ""
         base = (self.base or "nothing")[:_SHORT]
         if self.verdict == "first":
             return f"answers {measured}; there was nothing to compare with"

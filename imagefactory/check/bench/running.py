@@ -25,6 +25,7 @@ from imagefactory.check.bench.result import BenchResult, BoundTo, MeasuredStart
 from imagefactory.check.bench.tool import ToolError, command_in
 from imagefactory.check.smoke.containers import ContainerError, Containers, RunningServer
 from imagefactory.check.smoke.subject import Subject, in_daemon, plan_of
+from imagefactory.check.weights import weights_of
 from imagefactory.errors import CheckError, UsageError
 from imagefactory.launch.docker_run import HUB_CACHE
 from imagefactory.plan.serve.description import describe_cell
@@ -84,12 +85,9 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
             fix="Leave --url out, or choose another profile.",
         )
     refuse_other_servers(bench, tool.cell)
-    bound = BoundTo(
-        server="unknown",
-        server_version=endpoint.version(),
-        model=endpoint.models().root,
-        generated=bench.project.matrix.models[tool.cell.model].generated is not None,
-    )
+    model = endpoint.models().root
+    random = bool(weights_of({}, model)) or bench.project.matrix.models[tool.cell.model].generated is not None
+    bound = BoundTo(server="unknown", server_version=endpoint.version(), model=model, generated=random)
     with _running(bench, tool, bound) as (image, containers, record):
         options = ("--network", "host", *models_volume())
         beside = containers.start(image, "sleep", "infinity", options=options)
@@ -163,15 +161,16 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
     """Describe an image and its settings; what its plan alone knows is empty if this checkout has another plan."""
     cell = subject.cell
     model = project.matrix.models[cell.model]
+    given = settings.get("MODEL_PATH") or settings.get("MODEL", "")
     bound = BoundTo(
         target=cell.full_target,
         digest=subject.digest,
         plan_key=subject.plan_key,
         server=cell.server,
         server_version=cell.version,
-        model=settings.get("MODEL") or model.repo or str(model.generated),
+        model=given or model.repo or str(model.generated),
         settings=dict(sorted(settings.items())),
-        generated=model.generated is not None,
+        generated=model.generated is not None or bool(weights_of(settings)),
     )
     plan = plan_of(project, subject)
     if plan is None:
@@ -181,7 +180,7 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
     chosen = settings.get(DRAFTER, drafter.get("repo", ""))
     facts = {
         "mods": tuple(mod.name for mod in plan.mods),
-        "model_revision": "" if settings.get("MODEL") else served.model.get("revision", ""),
+        "model_revision": "" if given else served.model.get("revision", ""),
         "drafter": "" if chosen == "off" else chosen,
         "drafter_revision": drafter.get("revision", "") if chosen == drafter.get("repo") else "",
     }

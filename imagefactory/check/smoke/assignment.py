@@ -1,7 +1,7 @@
 """Prepares a smoke run on this machine: the image to test, and the levels that cannot run."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,7 @@ class Assignment(Frozen):
     hindered: dict[Level, str] = Field(default={})  # why a level cannot run
     engine: str = ""
     gpus: tuple[str, ...] = ()
+    settings: dict[str, str] = Field(default={})  # of the server at the level `gpu`
 
 
 class _CannotRunError(Exception):
@@ -65,12 +66,14 @@ class _CannotRunError(Exception):
 
 
 @contextmanager
-def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
+def assigned(
+    project: Project, subject: Subject, levels: Sequence[Level], settings: Mapping[str, str] | None = None
+) -> Iterator[Assignment]:
     """Prepare an image for its tests; afterwards remove its layout, and what was loaded into the daemon."""
     with ExitStack() as loaded:
         preparing = _Preparing(project, subject, Containers(uuid4().hex[:12]), loaded)
         try:
-            yield preparing.assignment(levels)
+            yield preparing.assignment(levels).model_copy(update={"settings": dict(settings or {})})
         finally:
             # Containers go before their images, which the stack removes after this.
             if preparing.engine is not None:

@@ -5,13 +5,14 @@ A level that could not run is recorded as `not-run`, with the reason, and never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal, Self, get_args
 
 from pydantic import AwareDatetime, Field, model_validator
 
+from imagefactory.check.weights import Weights, weights_of
 from imagefactory.errors import CheckError, unknown_name
 from imagefactory.project.counterparts import has_gpu
 from imagefactory.project.locks.files import Document, Frozen
@@ -71,9 +72,18 @@ class LevelResult(Frozen):
     started: AwareDatetime | None = None  # when it ran, if that was an earlier run
     machine: SmokeMachine | None = None  # where it ran, if that was an earlier run
     ran_on: str = ""  # the digest of the image that ran instead, such as the CPU counterpart of a GPU image
+    settings: dict[str, str] = Field(default={})  # what differed from the image's defaults
+    weights: Weights = ""  # generated ones are random: nobody judged what they answered
 
     @classmethod
-    def of(cls, tests: Iterable[TestResult], *, seconds: float = 0.0, ran_on: str = "") -> Self:
+    def of(
+        cls,
+        tests: Iterable[TestResult],
+        *,
+        seconds: float = 0.0,
+        ran_on: str = "",
+        settings: Mapping[str, str] | None = None,
+    ) -> Self:
         tests = tuple(tests)
         outcomes = {test.outcome for test in tests}
         outcome: LevelOutcome = "failed" if "failed" in outcomes else "not-run"
@@ -84,7 +94,9 @@ class LevelResult(Frozen):
         if wrong:  # the first failure explains most others
             why = f"{wrong[0].name}: {reason_in(wrong[0].message)}"
             why += f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        return cls(outcome=outcome, why=why, tests=tests, seconds=seconds, ran_on=ran_on)
+        given = dict(settings or {})
+        served = {"ran_on": ran_on, "settings": given, "weights": weights_of(given)}
+        return cls.model_validate({"outcome": outcome, "why": why, "tests": tests, "seconds": seconds} | served)
 
     @classmethod
     def not_run(cls, why: str) -> Self:
@@ -132,6 +144,8 @@ class SmokeRecord(Document):
                 reasons.append(f"{level}: no result")
             elif result.outcome == "failed" or (level in required and result.outcome == "not-run"):
                 reasons.append(f"{level}: {result.outcome.replace('-', ' ')} ({result.why})")
+            elif level in required and result.weights:
+                reasons.append(f"{level}: passed with {result.weights} weights only")
         return reasons
 
     def with_earlier(self, earlier: SmokeRecord) -> SmokeRecord:

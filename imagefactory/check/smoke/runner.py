@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,12 +43,17 @@ def records_here(project: Project, digest: str) -> list[SmokeRecord]:
     return [recorded(project, digest)] if (results_folder(project, digest) / RECORD).exists() else []
 
 
-def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say) -> SmokeRecord:
-    """Test an image at some levels, and record the results; keep the results of other levels."""
+def smoke(
+    project: Project, subject: Subject, levels: Sequence[Level], say: Say, settings: Mapping[str, str] | None = None
+) -> SmokeRecord:
+    """Test an image at some levels, and record the results; keep the results of other levels.
+
+    The server of the level `gpu` gets the settings, such as another model.
+    """
     started = datetime.now(UTC).replace(microsecond=0)
     folder = results_folder(project, subject.digest)
     folder.mkdir(parents=True, exist_ok=True)
-    with ending_in_order(), assigned(project, subject, levels) as assignment:
+    with ending_in_order(), assigned(project, subject, levels, settings) as assignment:
         for level, why in assignment.hindered.items():
             say(f"{level}: not run: {why}")
         results = _run(assignment, levels, folder, say)
@@ -119,6 +124,7 @@ def _level(level: Level, assignment: Assignment, entries: list[dict[str, Any]], 
         tests,
         seconds=round(sum(test.seconds for test in tests), 2),
         ran_on="" if served_digest == assignment.subject.digest else served_digest,
+        settings=assignment.settings if level == "gpu" else {},
     )
 
 

@@ -26,7 +26,8 @@ def result_tables(result: BenchResult) -> Iterator[Table]:
             ),
             *("kind", ">users", ">depth", *_FIGURES),
             title=f"{bound.target or bound.model}, {bound.server} {bound.server_version}, "
-            f"profile {result.profile}, means of {result.repeats} repeats",
+            f"profile {result.profile}, means of {result.repeats} repeats"
+            f"{', weights: generated' if bound.generated else ''}",
         )
     if result.starts:
         steps = list(dict.fromkeys(step for start in result.starts for step in start.steps))

@@ -206,7 +206,8 @@ def smoke_table(record: SmokeRecord) -> Table:
         applicable = sum(test.outcome != "not-applicable" for test in result.tests)
         counted = (f"{passed} of {applicable}", f"{result.seconds:.0f} s") if result.tests else ("-", "-")
         sister = f"ran on its sister {result.ran_on[:19]}" if result.ran_on else ""
-        rows.append((level, result.outcome.replace("-", " "), *counted, result.why or sister))
+        weights = f"weights: {result.weights}" if result.weights else ""
+        rows.append((level, result.outcome.replace("-", " "), *counted, result.why or sister or weights))
     return table(rows, "level", "outcome", "tests", "time", "why")
 
 

@@ -15,7 +15,6 @@ from imagefactory.publish.run import PublishRun
 from imagefactory.publish.standing import Gate
 from imagefactory.publish.write import Promotion
 from imagefactory.store.digests import Digest
-from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.engines import forget_images
 from tests.fixtures.failures import is_failure
@@ -40,9 +39,10 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
     (root / "mods").unlink()
     shutil.copytree(REPOSITORY / "mods", root / "mods")
 
-    def measure(project: Project, repository: Repository, digest: Digest, say: Say) -> AnswersResult:
+    def measure(run: PublishRun, digest: Digest) -> AnswersResult:
         volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
-        return measure_image(project, answers.pulled(project, repository, digest), SETTINGS, say, volume)[0]
+        pulled = answers.pulled(run.project, run.repository, digest)
+        return measure_image(run.project, pulled, SETTINGS, run.say, volume)[0]
 
     monkeypatch.setattr(testing, "run_levels", lambda _, staged, levels: passing(staged, levels))
     monkeypatch.setattr(answers, "measure", measure)

@@ -28,7 +28,7 @@ from imagefactory.site.model_page import client_of
 from imagefactory.site.rendering import make_environment, render
 from imagefactory.site.site_contents import gather
 from imagefactory.site.stock import RegistryRecords, take_stock
-from tests.fixtures.benchmarks import BOUND, result
+from tests.fixtures.benchmarks import BOUND, at_speed, result
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_site import (
     HOSTILE,
@@ -399,3 +399,22 @@ def test_measured_images_are_compared_with_an_interval_if_nothing_else_differs(t
     ratio, low, high = found.ratio
     assert low < ratio < high
     assert ratio == pytest.approx(2, abs=0.01)
+
+
+def test_figures_of_generated_weights_stand_apart_from_those_of_the_model(tmp_path: Path) -> None:
+    project = make_site_checkout(tmp_path / "checkout")
+    model = {"target": "big@2.0/gpu", "model": "/root/.cache/huggingface/generated-small"}
+    measurements = tuple(at_speed(speed, users=users) for users, speed in ((1, 500), (64, 12_000)))
+    made = result(bound=BOUND.model_copy(update=model), measurements=measurements)
+    made.write(project.root / "data" / "results" / "tiny" / "made.json")
+    contents = gather(take_stock(project, made_up_records(project)))
+    page = render(contents)["models/big.html"].decode()
+    assert "This project has not measured this model yet." in page
+    assert "Own measurements, generated weights" in page
+    assert "generated-small" in page
+    assert "1: 500, 64: 12000" in page
+    [big] = (model for model in contents.models if model.name == "big")
+    assert (big.measured, [one.shape for one in big.generated]) == ((), ["generated-small"])
+    [tiny] = (model for model in contents.models if model.name == "tiny")
+    assert tiny.measured
+    assert not tiny.generated

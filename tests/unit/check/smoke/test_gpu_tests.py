@@ -31,12 +31,9 @@ class Served:
 
     def post(self, path: str, body: dict[str, object]) -> Any:
         assert path == smoke.CHAT
+        self.asked = body
         answer = {"choices": [], "usage": {"completion_tokens": body["max_tokens"]}}
         return SimpleNamespace(status_code=200, json=lambda: answer)
-
-
-def plan(**env: str) -> Any:
-    return SimpleNamespace(config=SimpleNamespace(env=env))
 
 
 def applies(condition: bool, reason: str) -> None:  # noqa: FBT001
@@ -47,16 +44,17 @@ LOG = [
     "Using TRITON_ATTN backend out of potential backends: ['TRITON_ATTN']",
     "Using FLASH_ATTN backend out of potential backends: ['FLASH_ATTN']",
 ]
-INTENDED = plan(ATTENTION_BACKEND="triton_attn", DRAFT_ATTENTION_BACKEND="flash_attn")
+INTENDED = {"ATTENTION_BACKEND": "triton_attn", "DRAFT_ATTENTION_BACKEND": "flash_attn"}
 
 
-def check_backends(served: Served, intended: Any) -> None:
+def check_backends(served: Served, intended: dict[str, str]) -> None:
     smoke.test_the_intended_backends_are_used(served, intended, SERVERS["vllm"], applies)  # type: ignore[arg-type]
 
 
 def test_the_intended_backends_pass_and_others_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     check_backends(Served(LOG), INTENDED)
-    check_backends(Served(LOG), plan(ATTENTION_BACKEND="auto"))
+    check_backends(Served(LOG), {"ATTENTION_BACKEND": "auto"})
+    check_backends(Served(LOG[:1]), {**INTENDED, "DFLASH_DRAFTER": "off"})
     monkeypatch.setattr(smoke, "PATIENCE", 0)
     for log, fault in (
         (LOG[1:], "model attention by FLASH_ATTN, intended: triton_attn"),
@@ -81,7 +79,7 @@ def drafting(*counts: tuple[int, int, int]) -> dict[str, object]:
     smoke.test_drafts_are_accepted(
         Served(LOG, metrics(*counts)),  # type: ignore[arg-type]
         "model",
-        plan(DFLASH_DRAFTER="somebody/drafter"),
+        {"DFLASH_DRAFTER": "somebody/drafter"},
         VLLM,
         applies=applies,
         record_property=figures.__setitem__,
@@ -94,6 +92,21 @@ def test_acceptance_excludes_earlier_requests_and_a_useless_drafter_is_found() -
     for after, words in (((20, 300, 5), "5 of 150 drafted tokens"), ((10, 150, 0), "nothing was drafted")):
         with pytest.raises(AssertionError, match=words):
             drafting((10, 150, 0), after)
+
+
+def test_generated_weights_answer_and_may_say_anything() -> None:
+    figures: dict[str, object] = {}
+    served: Any = Served(LOG)
+    smoke.test_the_model_serves((served, 30.0), "model", {"LOAD_FORMAT": "dummy"}, figures.__setitem__)
+    with pytest.raises(AssertionError, match="it says"):
+        smoke.test_the_model_serves((served, 30.0), "model", {}, figures.__setitem__)
+    smoke.test_tokens_per_second_are_measured(served, "model", {"LOAD_FORMAT": "dummy"}, figures.__setitem__)
+    assert served.asked["ignore_eos"]
+    generated = {"DFLASH_DRAFTER": "somebody/drafter", "LOAD_FORMAT": "dummy"}
+    with pytest.raises(AssertionError, match="by chance"):
+        smoke.test_drafts_are_accepted(
+            served, "model", generated, VLLM, applies=applies, record_property=figures.__setitem__
+        )
 
 
 HELP = """usage: server serve [-h] --model-path PATH [--dtype {auto,half}]

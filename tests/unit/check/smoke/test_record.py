@@ -94,6 +94,16 @@ def test_an_optional_level_is_missing_only_if_it_failed() -> None:
     assert record({"static": PASSED, "gpu": LevelResult.not_run("no GPU")}).missing(["static"]) == []
 
 
+def test_a_level_passed_with_generated_weights_says_so_and_is_not_enough_where_it_is_required() -> None:
+    settings = {"MODEL_PATH": "/models/generated-small", "LOAD_FORMAT": "dummy"}
+    passed = LevelResult.of([result("one", "passed")], settings=settings)
+    assert (passed.outcome, passed.weights, passed.settings) == ("passed", "generated", settings)
+    assert LevelResult.of([result("one", "passed")], settings={"MODEL_PATH": "/models/real"}).weights == ""
+    found = record({"static": PASSED, "gpu": passed})
+    assert found.missing(["static"]) == []
+    assert found.missing(["static", "gpu"]) == ["gpu: passed with generated weights only"]
+
+
 def test_a_record_can_be_written_and_read_unless_it_was_tampered_with(tmp_path: Path) -> None:
     found, path = record({"container": LevelResult.not_run("no engine")}), tmp_path / "smoke.json"
     with raises("bad-smoke-record", match="No such file"):
