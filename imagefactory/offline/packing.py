@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from imagefactory.assemble.images_here import built_layouts
 from imagefactory.ci.pull_request import git
@@ -191,11 +191,19 @@ def _add_also(files: _Files, path: Path) -> None:
 
 def _write_parts(files: _Files, folder: Path, part: int) -> list[str]:
     """Write all files end to end into parts; return the hash of each part."""
-    writer = _PartWriter(folder, part)
-    for sha256, source in files.sources.items():
-        for block in _blocks(source, sha256):
-            writer.write(block)
-    return writer.close()
+    blocks = (block for sha256, source in files.sources.items() for block in _blocks(source, sha256) if block)
+    total = sum(source.stat().st_size for source in files.sources.values())
+    hashes, left = [], memoryview(b"")
+    for number in range(1, -(-total // part) + 1):  # rounded up
+        digest, room = hashlib.sha256(), part
+        with (folder / unpack.PART.format(number)).open("wb") as file:
+            while room and (left or (left := memoryview(next(blocks, b"")))):
+                taken, left = left[:room], left[room:]
+                file.write(taken)
+                digest.update(taken)
+                room -= len(taken)
+        hashes.append(digest.hexdigest())
+    return hashes
 
 
 def _blocks(source: Path, sha256: Sha256) -> Iterator[bytes]:
@@ -205,39 +213,3 @@ def _blocks(source: Path, sha256: Sha256) -> Iterator[bytes]:
     with source.open("rb") as file:
         while block := file.read(1 << 20):
             yield block
-
-
-class _PartWriter:
-    """Cuts a stream of bytes into numbered files."""
-
-    def __init__(self, folder: Path, part: int) -> None:
-        self._folder, self._part = folder, part
-        self._file: BinaryIO | None = None
-        self._room = 0
-        self._digest = hashlib.sha256()
-        self._hashes: list[str] = []
-
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            if not self._room:
-                self._finish()
-                number = len(self._hashes) + 1
-                self._file = (self._folder / unpack.PART.format(number)).open("wb")
-                self._room, self._digest = self._part, hashlib.sha256()
-            assert self._file is not None  # noqa: S101 - for mypy
-            taken = view[: self._room]
-            self._file.write(taken)
-            self._digest.update(taken)
-            self._room -= len(taken)
-            view = view[len(taken) :]
-
-    def close(self) -> list[str]:
-        self._finish()
-        return self._hashes
-
-    def _finish(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._hashes.append(self._digest.hexdigest())
-            self._file = None
