@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
     """List the images that matrix.yaml defines."""
     from imagefactory.project.cells import exclusions
-    from imagefactory.project.project import target_status
+    from imagefactory.project.project import target_status, unlocked_by_reason
     from imagefactory.project.targets import EVERYTHING
     from imagefactory.store.progress import count
 
@@ -46,13 +46,16 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
         )
         show_rows(rows, "target", "platform", "excluded because")
         return
-    described = [target_status(project, cell) for cell in select(project, target or [EVERYTHING])]
+    cells = select(project, target or [EVERYTHING])
+    described = [target_status(project, cell) for cell in cells]
     if json:
         print_json(described)
         return
     show_rows((row.values() for row in described), *described[0])
     left_out = count(len(exclusions(project.matrix)), "combination")
     say(f"{count(len(described), 'target')}; {left_out} excluded (--excluded says why)")
+    for reason, unlocked in unlocked_by_reason(project, cells).items():
+        say(f"not locked ({', '.join(unlocked)}): {reason}")
 
 
 @command(
@@ -268,7 +271,7 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
     """Show what would be built: the layers, their keys, and which of them are cached."""
     from imagefactory.cli.command import today
     from imagefactory.plan.status import diff_plans, last_plan, plan_status
-    from imagefactory.project.cells import support_warnings
+    from imagefactory.project.cells import merged_changes, support_warnings
     from imagefactory.project.counterparts import faults_of
 
     options.at_most_one(json=json, diff=diff)
@@ -288,6 +291,8 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
                 print(note)
             for fault in faults_of(project, plan.cell):
                 print(f"known fault: {fault}")
+            for change in merged_changes(project.matrix, plan.cell):
+                print(f"merged: {change}")
         elif (last := last_plan(project.build_folder(plan.cell))) is None:
             print(f"{plan.target}: never built here, so there is nothing to compare with")
         elif changes := diff_plans(last, plan):

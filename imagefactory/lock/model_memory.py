@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from imagefactory.errors import InputError
 from imagefactory.lock.hub import ask_hub, read_hub_file
+from imagefactory.lock.model_reads import Config, number, reads_of
 from imagefactory.serve_program import WeightFile, checkpoint, needed_files
 from imagefactory.store.digests import parse_json
 from imagefactory.store.paths import open_regular
 
-Config = Mapping[str, Any]
 CONFIG: Final = "config.json"
 FULL, SLIDING, LINEAR, MAMBA, NONE = "full_attention", "sliding_attention", "linear_attention", "mamba", "none"
 _KINDS: Final = {
@@ -43,15 +43,20 @@ class ModelMemory:
     values: Mapping[str, object]
     """By the keys of `memory`."""
     layers: str
-    """The layers with a cache, in words."""
+    """The layers with a cache and those with experts, in words."""
     gaps: tuple[str, ...]
     """What cannot be derived."""
 
     def as_yaml(self) -> str:
         """Return the lines for matrix.yaml."""
         remarks = [self.layers] * bool(self.layers) + [f"Not derived: {gap}" for gap in self.gaps]
-        pairs = ", ".join(f"{key}: {str(value).lower()}" for key, value in self.values.items() if value)
-        return "\n".join([*(f"    # {remark}." for remark in remarks), f"    memory: {{{pairs}}}"])
+        return "\n".join([*(f"    # {remark}." for remark in remarks), f"    memory: {_flow(self.values)}"])
+
+
+def _flow(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return str(value).lower()
+    return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items() if each) + "}"
 
 
 def describe_model(model: str, drafter: str = "") -> ModelMemory:
@@ -83,17 +88,21 @@ def memory_of(config: Config, files: Iterable[WeightFile], drafter: Iterable[Wei
             gaps.append(f"kv_bytes_per_sequence: config.json does not say how large a state of the {kind} layers is")
     if config.get("index_head_dim"):
         gaps.append("the cache of the index that chooses tokens (index_head_dim)")
-    values = {
-        "weights_gb": _gigabytes(files),
+    weights = _gigabytes(files)
+    values: dict[str, object] = {
+        "weights_gb": weights,
         "drafter_gb": _gigabytes(drafter),
         "kv_bytes_per_token": per_token,
         "kv_bytes_per_sequence": per_sequence,
-        "context": _number(config, "max_position_embeddings"),
+        "context": number(config, "max_position_embeddings"),
         "hybrid": LINEAR in layers or MAMBA in layers,
         "latent": bool(latent),
     }
+    read = reads_of(config, weights)
+    values |= read.values
+    gaps += read.gaps
     gaps += [f"{name}: nothing says it" for name in ("weights_gb", "kv_bytes_per_token", "context") if not values[name]]
-    return ModelMemory(values, _in_words(config, layers), tuple(gaps))
+    return ModelMemory(values, ". ".join(filter(None, (_in_words(config, layers), read.words))), tuple(gaps))
 
 
 def _read(model: str) -> tuple[list[WeightFile], Config]:
@@ -128,17 +137,12 @@ def _gigabytes(files: Iterable[WeightFile]) -> float:
     return round(sum(weights) / 1e9, 1)
 
 
-def _number(config: Config, name: str) -> int:
-    value = config.get(name)
-    return value if isinstance(value, int) and 0 < value < checkpoint.LARGEST else 0
-
-
 def _layers(config: Config) -> tuple[list[str], list[str]]:
     """Return the kinds of the layers that have a cache of their own, and what is not known about them."""
     if other := next((key for key in _UNKNOWN if config.get(key)), ""):
         return [], [f"the cache of layers with {other}: measure it"]
     kinds, gaps = _kinds_of_all(config)
-    shared = _number(config, "num_kv_shared_layers")  # the last ones read the cache of others
+    shared = number(config, "num_kv_shared_layers")  # the last ones read the cache of others
     kinds = kinds[: len(kinds) - shared][: checkpoint.MOST_LAYERS]
     unknown = Counter(kind for kind in kinds if kind not in {FULL, SLIDING, LINEAR, MAMBA, NONE})
     gaps += [f"the cache of {count} layers of the kind {kind[:40]!r}" for kind, count in unknown.items()]
@@ -148,7 +152,7 @@ def _layers(config: Config) -> tuple[list[str], list[str]]:
 def _kinds_of_all(config: Config) -> tuple[list[str], list[str]]:
     listed = config.get("layer_types") or config.get("layers_block_type")
     letters, kimi = config.get("hybrid_override_pattern"), config.get("linear_attn_config")
-    layers = range(1, min(_number(config, "num_hidden_layers"), checkpoint.MOST_LAYERS) + 1)
+    layers = range(1, min(number(config, "num_hidden_layers"), checkpoint.MOST_LAYERS) + 1)
     if isinstance(listed, list):
         return [_KINDS.get(str(kind), str(kind)) for kind in listed], []
     if isinstance(letters, str):
@@ -156,7 +160,7 @@ def _kinds_of_all(config: Config) -> tuple[list[str], list[str]]:
     if isinstance(kimi, dict) and isinstance(kimi.get("full_attn_layers"), list):
         return [FULL if layer in kimi["full_attn_layers"] else LINEAR for layer in layers], []
     for key, kind in checkpoint.GROUPS.items():
-        if group := _number(config, key):
+        if group := number(config, key):
             return [FULL if layer % group == 0 else kind for layer in layers], []
     windows = config.get("sliding_window") and config.get("use_sliding_window") is not False
     return [FULL] * len(layers), ["which layers have the sliding_window: all count as full"] if windows else []
@@ -164,37 +168,37 @@ def _kinds_of_all(config: Config) -> tuple[list[str], list[str]]:
 
 def _latent(config: Config) -> int:
     """Return the values per token of a layer with latent attention; 0 without it."""
-    latent = _number(config, "kv_lora_rank")
-    return latent and latent + _number(config, "qk_rope_head_dim")
+    latent = number(config, "kv_lora_rank")
+    return latent and latent + number(config, "qk_rope_head_dim")
 
 
 def _linear_state(config: Config) -> list[int]:
     """Return the heads of a linear layer's state, its rows and its columns."""
     kimi = config.get("linear_attn_config")
     if isinstance(kimi, dict):
-        return [_number(kimi, name) for name in ("num_heads", "head_dim", "head_dim")]
+        return [number(kimi, name) for name in ("num_heads", "head_dim", "head_dim")]
     if config.get("layer_group_size"):  # Ling
-        return [_number(config, name) for name in ("num_attention_heads", "head_dim", "head_dim")]
-    return [_number(config, name) for name in _LINEAR_STATE]
+        return [number(config, name) for name in ("num_attention_heads", "head_dim", "head_dim")]
+    return [number(config, name) for name in _LINEAR_STATE]
 
 
 def _mamba_state(config: Config) -> list[int]:
     names = zip(_MAMBA_STATE, _GRANITE_STATE, strict=True)
-    return [_number(config, nemotron) or _number(config, granite) for nemotron, granite in names]
+    return [number(config, nemotron) or number(config, granite) for nemotron, granite in names]
 
 
 def _in_words(config: Config, layers: Mapping[str, int]) -> str:
     """Describe the layers, as comments in matrix.yaml do."""
-    queries = _number(config, "num_attention_heads")
-    heads = _number(config, "num_key_value_heads") or queries
-    size = _number(config, "head_dim") or _number(config, "hidden_size") // max(1, queries)
-    full = (_number(config, "num_global_key_value_heads") or heads, _number(config, "global_head_dim") or size)
+    queries = number(config, "num_attention_heads")
+    heads = number(config, "num_key_value_heads") or queries
+    size = number(config, "head_dim") or number(config, "hidden_size") // max(1, queries)
+    full = (number(config, "num_global_key_value_heads") or heads, number(config, "global_head_dim") or size)
     latent, state = _latent(config), "with a 32-bit state of {} heads of {} x {}"
     words = {
         FULL: f"latent attention layers of {latent} values"
         if latent
         else "full attention layers of {} heads of {}".format(*full),
-        SLIDING: f"sliding ones of {heads} heads of {size} over {_number(config, 'sliding_window')} tokens",
+        SLIDING: f"sliding ones of {heads} heads of {size} over {number(config, 'sliding_window')} tokens",
         LINEAR: f"linear ones {state.format(*_linear_state(config))}",
         MAMBA: f"Mamba layers {state.format(*_mamba_state(config))}",
     }

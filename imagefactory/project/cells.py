@@ -12,7 +12,7 @@ from typing import Final, Literal
 from packaging.specifiers import SpecifierSet
 
 from imagefactory.project.bases import LeaveOut
-from imagefactory.project.matrix import Matrix
+from imagefactory.project.matrix import Matrix, Rule
 from imagefactory.project.served_model import Drafter
 from imagefactory.project.server_versions import (
     TITLES,
@@ -188,7 +188,21 @@ def versions_without_reason(matrix: Matrix, names: Iterable[str]) -> list[str]:
 
 
 def known_faults(matrix: Matrix, cell: Cell) -> list[str]:
-    return [rule.reason for rule in matrix.known_faults if condition_holds(rule.when, matrix, cell)]
+    return _reasons(matrix.known_faults, matrix, cell)
+
+
+def merged_changes(matrix: Matrix, cell: Cell) -> list[str]:
+    """List what people once built from a pull request and a cell's server has, with the release that brought it."""
+    return _reasons(matrix.merged, matrix, cell)
+
+
+def reason_unlocked(matrix: Matrix, cell: Cell) -> str:
+    """Say why a cell may have no lock; empty if the matrix does not say it."""
+    return next(iter(_reasons(matrix.unlocked, matrix, cell)), "")
+
+
+def _reasons(rules: Iterable[Rule], matrix: Matrix, cell: Cell) -> list[str]:
+    return [rule.reason for rule in rules if condition_holds(rule.when, matrix, cell)]
 
 
 def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:

@@ -137,7 +137,7 @@ class BrokenRecord(_Model):
 
 
 class Rule(_Model):
-    """A rule that excludes combinations that cannot work, with the reason."""
+    """What holds for some combinations, such as that they cannot work, with the reason."""
 
     when: Condition
     reason: Annotated[str, Field(min_length=10)]
@@ -195,6 +195,8 @@ class Matrix(_Model):
     broken_records: list[BrokenRecord] = []
     exclude: list[Rule] = []
     known_faults: list[Rule] = []  # what is wrong with images that are built all the same; `plan` and the site say so
+    merged: list[Rule] = []  # pull requests that a server has by now, and since when; `plan` and pages of images say so
+    unlocked: list[Rule] = []  # why combinations that could be built have no lock, the first that holds; errors say so
     kept: dict[Name, Kept] = {}  # older versions, by their names in targets
     _checkout: Path | None = PrivateAttr(None)
     _registry: str = PrivateAttr("")

@@ -1,12 +1,13 @@
 """Gives access to a checkout of the factory: its matrix, locks, mods and build folder, and the store."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, cast
 
 from imagefactory.errors import ConfigError, LockError
-from imagefactory.project.cells import Cell, buildable, intended_kernels
+from imagefactory.project.cells import Cell, buildable, intended_kernels, reason_unlocked
 from imagefactory.project.locks.files import (
     BaseLock,
     CompanionLock,
@@ -61,7 +62,16 @@ class Project:
         return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
 
     def wheel_lock(self, cell: Cell) -> WheelLock:
-        return self._read(WheelLock, self.wheel_lock_path(cell))
+        path = self.wheel_lock_path(cell)
+        if not path.exists() and (reason := reason_unlocked(self.matrix, cell)):
+            raise LockError(
+                "no-lock",
+                f"{cell} has no lock.",
+                where=path,
+                why=f"{reason[0].upper()}{reason[1:]}.",
+                fix=f"Choose one that `./inv targets` has locked, or run `./inv lock --target {cell.full_target}`.",
+            )
+        return self._read(WheelLock, path)
 
     def base_lock(self, cell: Cell) -> BaseLock:
         return self._read(BaseLock, self.base_lock_path(cell))
@@ -150,3 +160,12 @@ def target_status(project: Project, cell: Cell) -> dict[str, str]:
         "locked": "yes" if locked else "no",
         "revision": "generated" if not model.repositories else "pinned" if pinned else "unpinned",
     }
+
+
+def unlocked_by_reason(project: Project, cells: Iterable[Cell]) -> dict[str, dict[str, None]]:
+    """Group the versions and archs of cells without a lock, such as 0.28.0/b200, by the matrix's reasons."""
+    unlocked: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        if not project.is_locked(cell) and (reason := reason_unlocked(project.matrix, cell)):
+            unlocked.setdefault(reason, {})[f"{cell.version}/{cell.arch}"] = None
+    return unlocked

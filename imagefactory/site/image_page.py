@@ -10,7 +10,7 @@ from typing import Final
 from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.check.smoke.record import LEVELS, TestResult
 from imagefactory.launch.docker_run import Launch, docker_run, shell_line
-from imagefactory.project.cells import Cell
+from imagefactory.project.cells import Cell, merged_changes
 from imagefactory.project.counterparts import faults_of
 from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import recorded_audit
@@ -128,6 +128,8 @@ class ImagePage:
     mods: tuple[str, ...]
     notes: tuple[str, ...]
     faults: tuple[str, ...]
+    merged: tuple[str, ...]
+    """What people once built from a pull request, and the release that brought it."""
     audit: str
     audit_summary: str
     kernels: tuple[Library, ...]
@@ -197,6 +199,7 @@ def image_page(
         mods=tuple(mod.name for mod in plan.mods),
         notes=plan.notes,
         faults=tuple(faults_of(stock.project, cell)),
+        merged=tuple(merged_changes(matrix, cell)),
         audit=audit.result,
         audit_summary=audit.summary,
         kernels=tuple(

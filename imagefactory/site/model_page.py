@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Final
 
 from imagefactory.check.bench.limits import Limit, model_limits
-from imagefactory.check.bench.published import PublishedFigures
+from imagefactory.check.bench.published import PublishedFigures, PublishedStart
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, describe_cell, image_environment
-from imagefactory.project.cells import Cell, drafter_exclusions
+from imagefactory.project.cells import Cell, drafter_exclusions, reason_unlocked
 from imagefactory.project.counterparts import faults_of
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
@@ -112,6 +112,8 @@ class Version:
     platform: str
     slug: str | None
     state: str
+    unlocked: str
+    """Why it has no lock, if it has none."""
     faults: tuple[str, ...]
     default: bool
 
@@ -160,6 +162,8 @@ class ModelPage:
     generated: tuple[Measured, ...]
     """What this project measured with generated weights: the speed of a shape, and nothing about the model."""
     reported: tuple[Reported, ...]
+    starts: Mapping[str, PublishedStart]
+    """As authors started it, by what it was called."""
     best: Reported | None
     """Of one user on a DGX Spark, or on two."""
     limits: tuple[Limit, ...]
@@ -224,6 +228,7 @@ def model_page(
         measured=tuple(result for result in measured if not result.shape),
         generated=tuple(result for result in measured if result.shape),
         reported=reported,
+        starts={called: start for called, start in published.starts.items() if start.model == name},
         best=best_of(reported, gpu),
         limits=tuple(model_limits(model, published)),
         speeds=speeds,
@@ -337,6 +342,7 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, ImagePage]) -> Iter
             platform=cell.platform,
             slug=image.slug if image else None,
             state=image.state if image else stock.missing.get(cell, "not built"),
+            unlocked="" if image else reason_unlocked(stock.project.matrix, cell),
             faults=tuple(faults_of(stock.project, cell)),
             default=cell == home,
         )

@@ -1,5 +1,6 @@
 """What others published about the speed and quality of models, which is never mixed with our own results."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -100,6 +101,24 @@ class PublishedScore(Frozen):
         return f"{self.test} {self.score:g}"
 
 
+class PublishedStart(Frozen):
+    """Settings with which an image starts what an author started."""
+
+    source: str
+    target: str
+    settings: dict[str, str]
+    differs: str = ""  # what is not as the author had it, and why
+
+    @property
+    def model(self) -> str:
+        return self.target.partition("@")[0].partition("/")[0]
+
+    @property
+    def command(self) -> str:
+        given = (f"--set {shlex.quote(f'{name}={value}')}" for name, value in self.settings.items())
+        return " ".join(("./inv run --target", self.target, *given))
+
+
 class Bandwidth(Frozen):
     """How fast a GPU reads its memory, in GB per second."""
 
@@ -115,6 +134,7 @@ class PublishedFigures(Frozen):
     bandwidths: dict[str, Bandwidth]  # by GPU
     figures: tuple[PublishedFigure, ...]
     scores: tuple[PublishedScore, ...] = ()
+    starts: dict[str, PublishedStart] = Field(default_factory=dict)  # by what its author would call it
 
     def about(self, model: str) -> list[PublishedFigure]:
         return [figure for figure in self.figures if model in figure.models]

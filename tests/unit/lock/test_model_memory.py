@@ -8,6 +8,7 @@ import pytest
 
 from imagefactory.lock import hub
 from imagefactory.lock.model_memory import describe_model, memory_of
+from imagefactory.lock.model_reads import experts_of, reads_of
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.served_model import Memory
 from imagefactory.serve_program import WeightFile
@@ -143,6 +144,39 @@ LLAMA_3_8B = {
 }
 
 
+# Mixtures of experts: sizes as in the configurations of Transformers 5.19, whose defaults most of them are.
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "mtp*", "model.visual*"]}
+GEMMA_4_TOWER = {
+    "model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+}  # fmt: skip
+GEMMA_4_26B = {
+    "text_config": {
+        "vocab_size": 262144, "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
+        "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704, "tie_word_embeddings": True,
+        "hidden_size_per_layer_input": 0,
+    },
+    "vision_config": GEMMA_4_TOWER,
+}  # fmt: skip
+QWEN_36_35B = {
+    "text_config": {
+        "vocab_size": 248320, "hidden_size": 2048, "num_hidden_layers": 40, "num_experts": 256,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 512, "mtp_num_hidden_layers": 1,
+    },
+    "vision_config": {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304},
+    "quantization_config": NVFP4,
+}  # fmt: skip
+GPT_OSS_MIXTURE = {
+    "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
+    "num_local_experts": 128, "num_experts_per_tok": 4, "quantization_config": {"quant_method": "mxfp4"},
+}  # fmt: skip
+GEMMA_4_E2B_TABLES = {
+    "text_config": {
+        "vocab_size": 262144, "hidden_size": 1536, "num_hidden_layers": 35, "tie_word_embeddings": True,
+        "vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256, "num_experts": None,
+    },
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("model", "config"),
     [
@@ -168,6 +202,87 @@ def test_the_configs_of_models_give_the_numbers_in_the_matrix(model: str, config
     assert described.gaps == ()
     names = ("kv_bytes_per_token", "kv_bytes_per_sequence", "hybrid", "latent")
     assert {name: described.values[name] for name in names} == {name: getattr(memory, name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        ("gemma4-26b-a4b", GEMMA_4_26B),
+        ("gemma4-26b-a4b-nvfp4", GEMMA_4_26B | {"quantization_config": NVFP4}),
+        ("qwen3.6-35b-a3b-nvfp4", QWEN_36_35B),
+        ("ornith-1.5-35b-a3b-nvfp4", QWEN_36_35B),
+        ("gpt-oss-120b", GPT_OSS_MIXTURE),
+        ("gpt-oss-120b-dflash", GPT_OSS_MIXTURE),
+        ("gpt-oss-20b", {**GPT_OSS_MIXTURE, "num_hidden_layers": 24, "num_local_experts": 32}),
+    ],
+)
+def test_what_a_token_reads_of_experts_is_that_of_the_matrix(model: str, config: dict[str, Any]) -> None:
+    memory = load_matrix(REPOSITORY / "matrix.yaml").models[model].memory
+    assert memory is not None
+    assert memory.experts is not None
+    files = [WeightFile("model.safetensors", round((memory.download_gb or memory.weights_gb) * GB), "")]
+    described = memory_of(config, files).values
+    assert described["experts"] == memory.experts.model_dump()
+    assert described["active_gb"] == memory.active_gb
+
+
+@pytest.mark.parametrize(
+    ("config", "layers", "gigabytes"),
+    [
+        ({"hybrid_override_pattern": "MEM*E", "mlp_hidden_act": "relu2"}, 2, 2 * 8 * 2 * 1000 * 500 * 2e-9),
+        ({"layers_block_type": ["mamba", "moe", "moe"], "moe_latent_size": 100}, 2, 2 * 8 * 3 * 100 * 500 * 2e-9),
+        ({"mlp_layer_types": ["dense", "sparse", "sparse"]}, 2, 2 * 8 * 3 * 1000 * 500 * 2e-9),
+        ({"num_hidden_layers": 6, "first_k_dense_replace": 2}, 4, 4 * 8 * 3 * 1000 * 500 * 2e-9),
+        ({"num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [1]}, 2, 2 * 8 * 3 * 1000 * 500 * 2e-9),
+        (
+            {"num_hidden_layers": 6, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}},
+            6,
+            6 * 8 * 3 * 1000 * 500 * (4 + 20 / 128) / 8e9,
+        ),
+        (
+            {
+                "num_hidden_layers": 6,
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
+                },
+            },
+            6,
+            6 * 8 * 3 * 1000 * 500 * 4.5 / 8e9,
+        ),
+        ({"num_hidden_layers": 6, "quantization_config": {"quant_method": "fp8"}}, 6, 6 * 8 * 3 * 1000 * 500 * 1e-9),
+    ],
+)
+def test_layers_of_experts_as_makers_describe_them(config: dict[str, Any], layers: int, gigabytes: float) -> None:
+    common = {"hidden_size": 1000, "moe_intermediate_size": 500, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    experts = experts_of(common | config)
+    assert experts is not None
+    assert (experts.layers, experts.bytes / GB) == (layers, pytest.approx(gigabytes))
+
+
+def test_a_draft_layer_and_tables_of_embeddings_are_not_read() -> None:
+    plain = reads_of({**QWEN_36_35B["text_config"], "quantization_config": NVFP4, "mtp_num_hidden_layers": 0}, 23.4)
+    drafts = reads_of({**QWEN_36_35B["text_config"], "quantization_config": NVFP4}, 23.4)
+    layer = 256 * 3 * 2048 * 512 * 2 / GB
+    assert plain.values["active_gb"] - drafts.values["active_gb"] == pytest.approx(layer, abs=0.11)
+    tables = memory_of(GEMMA_4_E2B_TABLES, [WeightFile("model.safetensors", round(10.2 * GB), "")])
+    assert tables.values["active_gb"] == round(10.2 - 262144 * 35 * 256 * 2 / GB, 1)
+    assert "experts" not in tables.values
+
+
+@pytest.mark.parametrize(
+    ("more", "gap"),
+    [
+        ({"quantization_config": {"quant_method": "fp8"}, "expert_dtype": "fp4"}, "how large an expert is"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "how large an expert is"),
+        ({"quantization_config": {"config_groups": [1]}}, "how large an expert is"),
+        ({"num_experts_per_tok": None}, "how large an expert is"),
+        ({}, "leaves out more than the 1.0 GB of files"),
+    ],
+)
+def test_experts_that_a_config_leaves_open_are_named(more: dict[str, Any], gap: str) -> None:
+    described = memory_of(GPT_OSS_MIXTURE | more, [WeightFile("model.safetensors", GB, "")])
+    assert [text for text in described.gaps if gap in text]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +365,9 @@ def test_only_the_files_that_servers_read_are_weights() -> None:
     )
 
 
-@pytest.mark.parametrize("config", [GEMMA_4_31B, LING_3_FLASH, NEMOTRON_3_NANO, DEEPSEEK_V3])
+@pytest.mark.parametrize(
+    "config", [GEMMA_4_31B, LING_3_FLASH, NEMOTRON_3_NANO, DEEPSEEK_V3, GPT_OSS_120B | GPT_OSS_MIXTURE]
+)
 def test_the_lines_are_those_of_a_matrix(config: dict[str, Any]) -> None:
     lines = memory_of(config, [WeightFile("model.safetensors", 7 * GB, "")]).as_yaml()
     written: Any = parse_yaml(lines, "matrix.yaml").data

@@ -1,11 +1,12 @@
-"""The days until which bases and older versions are kept, and the warnings afterwards; no test asks the clock."""
+"""How long bases and older versions are kept, and what `plan` says about images; no test asks the clock."""
 
 from datetime import date, timedelta
 
 import pytest
 
-from imagefactory.project.cells import buildable, support_warnings, versions_without_reason
+from imagefactory.project.cells import buildable, reason_unlocked, support_warnings, versions_without_reason
 from imagefactory.project.matrix import load_matrix
+from imagefactory.project.project import Project, locked_cells
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.inv import Inv
 
@@ -52,6 +53,35 @@ def test_plan_says_what_is_wrong_with_the_images_that_a_rule_concerns(own_inv: I
     own_inv.checkout.edit_matrix("conflicts:\n", f"{rule}conflicts:\n")
     assert own_inv("plan", "big/gpu").stdout.splitlines()[-1] == "known fault: it hangs after an hour"
     assert "known fault" not in own_inv("plan", "tiny/cpu").stdout
+
+
+def test_plan_says_which_pull_requests_an_image_has(own_inv: Inv) -> None:
+    rule = "merged:\n  - {when: {arch: gpu}, reason: fast drafts are inside since 1.9}\n"
+    own_inv.checkout.edit_matrix("conflicts:\n", f"{rule}conflicts:\n")
+    assert own_inv("plan", "big/gpu").stdout.splitlines()[-1] == "merged: fast drafts are inside since 1.9"
+    assert "merged" not in own_inv("plan", "tiny/cpu").stdout
+
+
+def test_a_combination_without_a_lock_has_a_reason() -> None:
+    project = Project(REPOSITORY)
+    unlocked = [cell for cell in buildable(MATRIX) if not project.is_locked(cell)]
+    assert [cell for cell in unlocked if not reason_unlocked(MATRIX, cell)] == []
+
+
+def test_who_asks_for_it_reads_the_reason(own_inv: Inv) -> None:
+    rule = "unlocked:\n  - {when: {arch: gpu}, reason: nobody has such a machine}\n"
+    own_inv.checkout.edit_matrix("conflicts:\n", f"{rule}conflicts:\n")
+    project = Project(own_inv.checkout.root)
+    cell = next(cell for cell in locked_cells(project) if cell.arch == "gpu")
+    assert "nobody" not in own_inv("targets").stderr
+    project.wheel_lock_path(cell).unlink()
+    for name in ("plan", "build"):
+        done = own_inv(name, "--target", cell.full_target)
+        assert done.returncode
+        assert "error[no-lock]" in done.stderr
+        assert "why:   Nobody has such a machine." in done.stderr
+        assert f"./inv lock --target {cell.full_target}" in done.stderr
+    assert f"not locked ({cell.version}/gpu): nobody has such a machine" in own_inv("targets").stderr
 
 
 def test_an_older_version_that_nobody_gave_a_reason_for_is_found() -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from imagefactory.check.bench.published import load_published
 from imagefactory.launch.preview import Preview
 from imagefactory.project.matrix import Matrix
+from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.serving import Images
 
 SWITCHES = {
@@ -54,16 +56,6 @@ QWEN_27B = {
     "--max-num-batched-tokens": 32768,
     "--gpu-memory-utilization": 0.85,
     "--attention-backend": "flash_attn",
-}
-AEON = {
-    "MODEL_PATH": "/models/target",
-    "DFLASH_DRAFTER": "z-lab/Qwen3.5-27B-DFlash",
-    "DFLASH_NUM_SPEC_TOKENS": "15",
-    "MAX_MODEL_LEN": "65536",
-    "MAX_NUM_SEQS": "16",
-    "MAX_NUM_BATCHED_TOKENS": "32768",
-    "GPU_MEMORY_UTILIZATION": "0.85",
-    "ATTENTION_BACKEND": "flash_attn",
 }
 SHAPES = {
     "gemma4-31b with the RedHat drafter, split backends": Shape(
@@ -168,64 +160,28 @@ def test_the_default_command_is_the_published_one_with_the_listed_differences(re
     assert flags_of(real_image(shape.target).command(shape.given)) == expected | LOADER | shape.ours
 
 
-NO_LOADER = {"LOAD_FORMAT": "auto"}
 ALL_IMAGES = {"image": 999, "video": 999}  # what vLLM allows by itself; an image that is text-only needs a value
 ALWAYS = {"--model-type": "llm", "--enable-metrics": True}
-CARD = {
-    "QUANTIZATION": "auto",
-    "MAX_MODEL_LEN": "auto",
-    "MAX_NUM_BATCHED_TOKENS": "32768",
-    "GPU_MEMORY_UTILIZATION": "auto",
-    "ENFORCE_EAGER": "0",
-    "TRUST_REMOTE_CODE": "1",
-    "LIMIT_MM_PER_PROMPT": json.dumps(ALL_IMAGES),
-}
+STARTS = load_published(REPOSITORY).starts
 AUTHORS = {
-    "RedHat's drafter on a Spark": replace(
-        SHAPES["gemma4-31b with the RedHat drafter, split backends"],
-        given={"DFLASH_DRAFTER": "RedHatAI/gemma-4-31B-it-speculator.dflash", **NO_LOADER},
-    ),
+    "RedHat's drafter on a Spark": SHAPES["gemma4-31b with the RedHat drafter, split backends"],
     # As its author's, with the patches as mods: of the options that replaced them, 0.20 has the model's alone.
     "RedHat's drafter on a Spark, with patches": replace(
-        SHAPES["gemma4-31b with the RedHat drafter, split backends"],
-        target="gemma4-31b@0.20.2",
-        given={"DFLASH_DRAFTER": "RedHatAI/gemma-4-31B-it-speculator.dflash", **NO_LOADER},
-        ours={"--attention-backend": "triton_attn"},
+        SHAPES["gemma4-31b with the RedHat drafter, split backends"], ours={"--attention-backend": "triton_attn"}
     ),
-    "Qwen3.5-35B-A3B by eugr": replace(
-        SHAPES["qwen3.5-35b-a3b-int4"],
-        given={"PORT": "8888", "CHAT_TEMPLATE": "unsloth.jinja", "LOAD_FORMAT": "fastsafetensors"},
-    ),
-    "Qwen3-Coder-Next on a ThinkStation PGX": replace(
-        SHAPES["qwen3-coder-next-nvfp4"],
-        given={"ENABLE_AUTO_TOOL_CHOICE": "0", "TOOL_CALL_PARSER": "off", **NO_LOADER},
-        ours={},
-    ),
-    "AEON-7's container": replace(
-        SHAPES["qwen3.5-27b-nvfp4, the tuned container"],
-        given=AEON | {"SERVED_MODEL_NAME": "qwen35-dflash"} | NO_LOADER,
-    ),
+    "Qwen3.5-35B-A3B by eugr": SHAPES["qwen3.5-35b-a3b-int4"],
+    "Qwen3-Coder-Next on a ThinkStation PGX": replace(SHAPES["qwen3-coder-next-nvfp4"], ours={}),
+    "AEON-7's container": SHAPES["qwen3.5-27b-nvfp4, the tuned container"],
     "AEON-7's container with TurboQuant": replace(
         SHAPES["qwen3.5-27b-nvfp4 with TurboQuant"],
-        given=AEON | NO_LOADER | SHAPES["qwen3.5-27b-nvfp4 with TurboQuant"].given,
-        published={"model": "/models/target", **QWEN_27B},
+        published={"model": "/models/target", **QWEN_27B, "--served-model-name": "target"},
     ),
-    "Gemma 4 26B-A4B on an H100": replace(
-        SHAPES["gemma4-26b-a4b"],
-        target="gemma4-26b-a4b/h100",
-        given={"MAX_MODEL_LEN": "auto", "GPU_MEMORY_UTILIZATION": "auto", "TRUST_REMOTE_CODE": "0", **NO_LOADER},
-        ours={},
-    ),
+    "Gemma 4 26B-A4B on an H100": replace(SHAPES["gemma4-26b-a4b"], ours={}),
     "z-lab's card on a B300": replace(
-        SHAPES["gemma4-31b with z-lab's drafter"],
-        target="gemma4-31b/b300",
-        given=CARD | NO_LOADER,
-        ours={"--limit-mm-per-prompt": ALL_IMAGES},
-        left_out=(),
+        SHAPES["gemma4-31b with z-lab's drafter"], ours={"--limit-mm-per-prompt": ALL_IMAGES}, left_out=()
     ),
     "z-lab's card with SGLang": Shape(
         "gemma4-31b@sglang-0.5.23",
-        given=CARD | {"MAX_NUM_BATCHED_TOKENS": "auto", "PORT": "30000"},
         published={
             "--model-path": "google/gemma-4-31B-it",
             "--speculative-algorithm": "DFLASH",
@@ -243,11 +199,21 @@ AUTHORS = {
 }
 
 
-@pytest.mark.parametrize("name", AUTHORS)
+@pytest.mark.parametrize("name", STARTS)
 def test_settings_start_what_the_authors_started(real_image: Images, name: str) -> None:
-    shape = AUTHORS[name]
+    shape, start = AUTHORS[name], STARTS[name]
     expected = {flag: value for flag, value in shape.published.items() if flag not in shape.left_out}
-    assert flags_of(real_image(shape.target).command(shape.given)) == expected | shape.ours
+    assert flags_of(real_image(start.target).command(start.settings)) == expected | shape.ours
+
+
+def test_each_founding_document_has_a_command() -> None:
+    assert [*STARTS] == [*AUTHORS]
+    documents = ("nvidia-forum-gemma4", "nvidia-forum-dflash", "aeon-7", "h100-article", "z-lab-card")
+    assert tuple(dict.fromkeys(start.source for start in STARTS.values())) == documents
+    assert STARTS["Qwen3.5-35B-A3B by eugr"].command == (
+        "./inv run --target qwen3.5-35b-a3b-int4"
+        " --set PORT=8888 --set CHAT_TEMPLATE=unsloth.jinja --set LOAD_FORMAT=fastsafetensors"
+    )
 
 
 def test_the_authors_variables_are_set(real_matrix: Matrix) -> None:
