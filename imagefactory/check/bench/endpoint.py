@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -48,10 +49,10 @@ class Endpoint:
             return ""
         return clean(str(document.get("version", ""))[:_LONGEST_WORD]) if isinstance(document, dict) else ""
 
-    def count_tokens(self, model: str, prompt: str) -> int | None:
-        """Return the tokens of a chat with one message, or None if the server does not count them."""
+    def count_tokens(self, model: str, prompt: str, more: str = "") -> int | None:
+        """Return the tokens of a chat with one message, and what else a request has, or None if it is unknown."""
         try:
-            document = self.json("POST", "/tokenize", _chat(model, prompt))
+            document = self.json("POST", "/tokenize", _chat(model, prompt) | json.loads(more or "{}"))
             return _tokens(document["count"])
         except (CheckError, KeyError, TypeError, ValueError):
             return None

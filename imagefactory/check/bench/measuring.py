@@ -215,14 +215,15 @@ class Fit:
     left_out: tuple[str, ...]
 
 
-def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts) -> Fit:
-    """Shorten answers and leave out depths that the server's context is too short for."""
+def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts, body: str = "") -> Fit:
+    """Shorten answers and leave out depths that the server's context is too short for; `body` may have tools."""
     longest = max(prompts.of(MIXED), key=len)
-    # With a mark as long as `salted` writes.
-    counted = endpoint.count_tokens(served.name, f"(10-1000) {longest}")
+    marked = f"(10-1000) {longest}"  # as long as `salted` writes
+    counted = endpoint.count_tokens(served.name, marked)
+    asked = endpoint.count_tokens(served.name, marked, body) if body else counted
     # Without a count: three tokens in ten characters; to be safe, a prompt takes one for each.
     ratio = counted / len(longest) if counted else 0.3
-    room = served.context - (counted or len(longest)) - _MARGIN if served.context else profile.output
+    room = served.context - (asked or len(marked) + len(body)) - _MARGIN if served.context else profile.output
     output = min(profile.output, room)
     depths = tuple(depth for depth in profile.depths if depth == 0 or depth <= room - output)
     if output < _SHORTEST or not depths:
@@ -244,7 +245,7 @@ def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts
 def measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, command: Sequence[str], say: Say) -> None:
     """Warm up and measure; every result is on disk before the next measurement begins."""
     served = endpoint.models()
-    fitted = fit(endpoint, served, bench.profile, bench.prompts)
+    fitted = fit(endpoint, served, bench.profile, bench.prompts, bench.asking.body(bench.project.root))
     repeatable = check_repeatable(endpoint, served.name)
     record.add(output=fitted.output, left_out=fitted.left_out, sanity=(repeatable,))
     jobs = bench.jobs(fitted)

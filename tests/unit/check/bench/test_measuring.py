@@ -11,6 +11,7 @@ import pytest
 
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable, looks_broken
 from imagefactory.check.bench.measuring import (
+    Asking,
     Bench,
     fit,
     gpus_in,
@@ -67,7 +68,7 @@ def good(asked: Asked) -> Answer:
     replies: dict[str, Any] = {
         "/v1/models": {"data": [{"id": "tiny", "root": "/models/tiny", "max_model_len": 256}]},
         "/version": {"version": "0.32.0"},
-        "/tokenize": {"count": 60},
+        "/tokenize": {"count": 60 + 40 * ("tools" in json.loads(asked.body or b"{}"))},
         "/v1/chat/completions": {"choices": [{"message": {"content": "an answer"}}]},
     }
     return Answer(json.dumps(replies[asked.path]).encode()) if asked.path in replies else Answer(b"", 404)
@@ -123,6 +124,13 @@ def test_a_profile_is_fitted_to_a_short_context(endpoint: Endpoint) -> None:
         fit(endpoint, SERVED, profiles.named("long"), PROMPTS)
     with raises("bench-incomplete", match="leaves 4 for an answer"):
         fit(endpoint, ServedAs("tiny", "", 80), profiles.named("quick"), PROMPTS)
+
+
+def test_tools_before_the_prompt_leave_less_for_the_answer(endpoint: Endpoint) -> None:
+    profile, body = load_profiles(REPOSITORY).named("chat"), Asking(tools=True).body(REPOSITORY)
+    plain, tools = fit(endpoint, SERVED, profile, PROMPTS), fit(endpoint, SERVED, profile, PROMPTS, body)
+    assert plain.output - tools.output == 40
+    assert plain.tokens_per_character == tools.tokens_per_character
 
 
 def test_depths_are_filled_with_text_that_shares_no_prefix(endpoint: Endpoint) -> None:
