@@ -92,14 +92,16 @@ def reads_of(config: Config, weights_gb: float) -> Reads:
 
 def _left_out(config: Config, experts: Experts | None) -> float:
     """Return the bytes that a token of text does not read without drafts."""
-    head = 0 if config.get("tie_word_embeddings") else number(config, "vocab_size") * number(config, "hidden_size")
-    tables = (head + _tables(config)) * _BYTES + _tower(config)  # the head may be the table of embeddings itself
+    # Where the head is the table of embeddings, it is read whole.
+    tied = bool(config.get("tie_word_embeddings"))
+    embeddings = 0 if tied else number(config, "vocab_size") * number(config, "hidden_size")
+    unused = (embeddings + _tables(config)) * _BYTES + _tower(config)
     if experts is None:
-        return tables
+        return unused
     # Those who quantize name what they spare, and a draft layer is mostly among it.
     spared = "mtp" in str(config.get("quantization_config")).lower()
     draft = experts.size(number(config, *_DRAFT_LAYERS), 8 * _BYTES if spared else experts.bits)
-    return tables + draft + experts.bytes * (1 - experts.chosen / experts.of)
+    return unused + draft + experts.bytes * (1 - experts.chosen / experts.of)
 
 
 def _tables(config: Config) -> int:
