@@ -63,11 +63,9 @@ def number(config: Config, *names: str) -> int:
 
 def experts_of(config: Config) -> Experts | None:
     """Find the experts that a config describes; None if it has none, or leaves out how large they are."""
-    matrices = (
-        2 if "relu2" in (config.get("mlp_hidden_act"), config.get("hidden_act")) else 3
-    )  # without a gate, or with
+    gated = "relu2" not in (config.get("mlp_hidden_act"), config.get("hidden_act"))
     shape = (
-        matrices,
+        3 if gated else 2,
         number(config, "moe_latent_size", "hidden_size"),
         number(config, "moe_intermediate_size", "intermediate_size"),
     )
@@ -122,8 +120,9 @@ def _layers(config: Config) -> int:
         return blocks.count("moe")
     first, step = number(config, "first_k_dense_replace"), number(config, "decoder_sparse_step", "moe_layer_freq") or 1
     layers = range(first, min(number(config, "num_hidden_layers"), checkpoint.MOST_LAYERS))
-    dense = config.get("mlp_only_layers") or ()
-    return sum((layer + 1) % step == 0 and layer not in dense for layer in layers)
+    dense = config.get("mlp_only_layers")
+    others = dense if isinstance(dense, list) else ()
+    return sum((layer + 1) % step == 0 and layer not in others for layer in layers)
 
 
 def _bits(config: Config) -> float:

@@ -277,6 +277,7 @@ def test_a_draft_layer_and_tables_of_embeddings_are_not_read() -> None:
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "how large an expert is"),
         ({"quantization_config": {"config_groups": [1]}}, "how large an expert is"),
         ({"num_experts_per_tok": None}, "how large an expert is"),
+        ({"mlp_only_layers": 5, "hidden_size": [1]}, "how large an expert is"),
         ({}, "leaves out more than the 1.0 GB of files"),
     ],
 )
