@@ -73,7 +73,8 @@ def test_who_asks_for_it_reads_the_reason(own_inv: Inv) -> None:
     own_inv.checkout.edit_matrix("conflicts:\n", f"{rule}conflicts:\n")
     project = Project(own_inv.checkout.root)
     cell = next(cell for cell in locked_cells(project) if cell.arch == "gpu")
-    assert "nobody" not in own_inv("targets").stderr
+    locked = f"{cell.version}/gpu"
+    assert locked not in own_inv("targets").stderr
     project.wheel_lock_path(cell).unlink()
     for name in ("plan", "build"):
         done = own_inv(name, "--target", cell.full_target)
@@ -81,7 +82,9 @@ def test_who_asks_for_it_reads_the_reason(own_inv: Inv) -> None:
         assert "error[no-lock]" in done.stderr
         assert "why:   Nobody has such a machine." in done.stderr
         assert f"./inv lock --target {cell.full_target}" in done.stderr
-    assert f"not locked ({cell.version}/gpu): nobody has such a machine" in own_inv("targets").stderr
+    [line] = [line for line in own_inv("targets").stderr.splitlines() if line.startswith("not locked (")]
+    assert locked in line
+    assert line.endswith("): nobody has such a machine")
 
 
 def test_an_older_version_that_nobody_gave_a_reason_for_is_found() -> None:
