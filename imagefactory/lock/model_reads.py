@@ -48,7 +48,7 @@ class Experts:
 class Reads:
     """What matrix.yaml says about it; nothing for a model that a token reads whole."""
 
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     """By the keys of `memory`."""
     words: str = ""
     gaps: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def reads_of(config: Config, weights_gb: float) -> Reads:
     if experts is None and not _tables(config):
         return Reads()  # all of it, but for one table and a tower
     active = round(weights_gb - _left_out(config, experts) / GB, 1)
-    values: dict[str, object] = {"active_gb": max(active, 0.0)}
+    values: dict[str, Any] = {"active_gb": max(active, 0.0)}
     if experts:
         values["experts"] = {"gb": round(experts.bytes / GB, 1), "chosen": experts.chosen, "of": experts.of}
     too_small = f"active_gb: a token leaves out more than the {weights_gb} GB of files"
