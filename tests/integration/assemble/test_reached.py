@@ -46,6 +46,8 @@ except RuntimeError:
 """
 OLDER = ("0.20.2", "0.28.0")
 SGLANG = ("sglang-0.5.21", "sglang-0.5.23")
+WITHOUT_CPU = ("0.33.0",)
+"""Versions without a build for CPUs: no server of theirs starts here, so only what GPUs call is seen."""
 GPU = {"amd64": "rtx5090", "arm64": "gb10"}[MACHINE]
 
 
@@ -108,6 +110,17 @@ def check(containers: Containers, image: Image) -> None:
     assert asked == {f"name {HUB}", f"reached {HUB}:443"}, log[-3000:]
 
 
+def check_called_on_gpus(containers: Containers, image: str) -> None:
+    stub = INSIDE / "with_driver_stub.sh"
+    with recorder(containers, image) as wire:
+        options = ("--network", f"container:{wire.name}", "--volume", f"{stub}:/stub.sh:ro")
+        words = ("/stub.sh", "-c", CALLED_ON_GPUS)
+        asking = containers.start(image, *words, options=(*options, "--entrypoint", "/bin/sh"))
+        wait_until(lambda: not asking.is_running, START_LIMIT)
+        assert "no report, no server of kernels, no download" in asking.log, asking.log[-3000:]
+        assert wire.log.split() == ["ready"]
+
+
 def test_the_server_reaches_nothing_but_the_hub(containers: Containers, tiny_image: str) -> None:
     check(containers, Image(tiny_image, ("--env", "VLLM_API_KEY=key")))
 
@@ -124,18 +137,16 @@ def test_sglang_reaches_nothing_but_the_hub(containers: Containers, loaded: str,
 
 
 def test_what_only_a_gpu_calls_reaches_nothing(containers: Containers, gpu_image: str) -> None:
-    stub = INSIDE / "with_driver_stub.sh"
-    with recorder(containers, gpu_image) as wire:
-        options = ("--network", f"container:{wire.name}", "--volume", f"{stub}:/stub.sh:ro")
-        words = ("/stub.sh", "-c", CALLED_ON_GPUS)
-        asking = containers.start(gpu_image, *words, options=(*options, "--entrypoint", "/bin/sh"))
-        wait_until(lambda: not asking.is_running, START_LIMIT)
-        assert "no report, no server of kernels, no download" in asking.log, asking.log[-3000:]
-        assert wire.log.split() == ["ready"]
+    check_called_on_gpus(containers, gpu_image)
+
+
+@pytest.mark.parametrize("loaded", [f"gemma4-31b@{version}/{GPU}" for version in WITHOUT_CPU], indirect=True)
+def test_what_gpus_call_in_versions_without_a_cpu_build_reaches_nothing(containers: Containers, loaded: str) -> None:
+    check_called_on_gpus(containers, loaded)
 
 
 def test_every_locked_version_is_covered() -> None:
     """Variants of a version, with other kernels, run the same server."""
     project = Project(REPOSITORY)
     locked = {recorded_version(project, cell.version) for cell in locked_cells(project)}
-    assert locked == {*OLDER, *SGLANG, select_one(project.matrix, TINY).version}
+    assert locked == {*OLDER, *SGLANG, *WITHOUT_CPU, select_one(project.matrix, TINY).version}
