@@ -150,6 +150,6 @@ def with_throughput(record: SmokeRecord, test: TestResult) -> SmokeRecord:
     """Add the test to the gpu level of a smoke record: a level that fails gets its image no tag."""
     level = record.levels.get("gpu")
     others = [result for result in level.tests if result.name != THROUGHPUT] if level else []
-    earlier = {"seconds": level.seconds, "settings": level.settings} if level else {}
-    added = LevelResult.of([*others, test], **earlier)
+    seconds, settings = (level.seconds, level.settings) if level else (0.0, {})
+    added = LevelResult.of([*others, test], seconds=seconds, settings=settings)
     return record.model_copy(update={"levels": {**record.levels, "gpu": added}})
