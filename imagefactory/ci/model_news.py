@@ -147,7 +147,7 @@ def look_at_models(project: Project, say: Say) -> ModelNews:
     for name, model in project.matrix.models.items():
         for repo in model.repositories:
             needed.setdefault(repo, []).append(name)
-    say(f"Asking the model hub for {len(needed)} revisions")
+    say(f"Asking the model hub for {count(len(needed), 'revision')}")
     answers = dict(zip(needed, ask_for_all((repo, "main") for repo in needed), strict=True))
     pins = {repo: project.model_lock.commit_of(repo) for repo in needed}
     refused = {repo: (pins[repo], answer) for repo, answer in answers.items() if isinstance(answer, NetworkError)}

@@ -119,6 +119,8 @@ def lock(
     made = []
     for result in results:
         say_written(project, result.path, changed=result.changed)
+        for failure in result.failures:  # at once: what follows takes a while
+            say(f"{failure.what} {failure.why}")
         made.append(result)
     # A project reads its locks once; these may be new.
     _update_records(Project(project.root), cells if models or UPGRADE_MODELS in upgrade else [])

@@ -25,7 +25,7 @@ HELP = {
     "answers_changed: str": "promote images although their answers changed, for this reason; it stays in the history",
     "unsigned: bool": "also promote unsigned images, for a private registry",
     "set: list[str]": SET,
-    "profile: str": "what to measure: quick, chat, texts, cards, users, long or start (see docs/benchmarks.md)",
+    "profile: str": "what to measure: quick (default), chat, texts, cards, users, long or start (docs/benchmarks.md)",
     "dataset: str": "prompts of mt-bench, gsm8k, math500, humaneval, mbpp or a file of JSON lines; nothing is fetched",
     "temperature: str": "the temperature of requests (default: 0)",
     "thinking: str": "on or off: ask the model to think, or not to (default: as its template has it)",

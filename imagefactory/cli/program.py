@@ -126,11 +126,13 @@ class FactoryProgram(Program):
         words = [argument.name.strip("_").upper() for argument in context.positional_args if argument.kind is not list]
         if "--target" in context.flags and not words:
             words = ["[TARGET]" if context.flags["--target"].kind is str else "[TARGET …]"]
-        print("Usage: ./inv", name, *words, "[OPTIONS]", end="\n\n")
+        group, _, command = name.partition(".")
+        is_default = group in self.collection.collections and self.collection.collections[group].default == command
+        print("Usage: ./inv", group if is_default else name, *words, "[OPTIONS]", end="\n\n")
         print(inspect.getdoc(self.collection[name]), end="\n\n")
         if rows := [(_with_value(names, context), text) for names, text in context.help_tuples()]:
             self.print_columns(rows)
-        self.list_root = name.partition(".")[0]
+        self.list_root = group
         if self.list_root in self.collection.collections:
             self.list_flat()
 

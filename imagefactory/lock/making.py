@@ -211,7 +211,7 @@ def _make_model_lock(project: Project, cells: Sequence[Cell], upgrade: Sequence[
     if UPGRADE_MODELS not in upgrade:
         wanted = {repo for repo in wanted if project.model_lock.commit_of(repo) is None}
     if wanted:
-        say(f"Asking the model hub for {len(wanted)} revisions")
+        say(f"Asking the model hub for {count(len(wanted), 'revision')}")
     answers = ask_for_all((repo, "main") for repo in sorted(wanted))
     result = pin_models(project, [answer for answer in answers if isinstance(answer, HubRevision)])
     return replace(result, failures=tuple(answer for answer in answers if isinstance(answer, NetworkError)))

@@ -1,5 +1,7 @@
 """Which moving tags an image gets, by what was published before: two versions of a model share its short tags."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import date
 
 from imagefactory.project.cells import Cell, default_version, preferred_version
@@ -39,6 +41,19 @@ def moving_tags(matrix: Matrix, catalog: Catalog, cell: Cell) -> tuple[str, ...]
         tagged_version(matrix, catalog, model, arch, cell.platform),
     )
     return tuple(tag for tag in possible_tags(matrix, cell) if short or tag not in short_tags(matrix, cell))
+
+
+def tags_for_users(matrix: Matrix, catalog: Catalog, cell: Cell, cells: Collection[Cell]) -> tuple[str, ...]:
+    """Return the moving tags by which users get images of a cell, one of these that can be built.
+
+    Two versions may have a model's short tags: here, the one that has them today does, else the preferred one.
+    """
+    tags, today = moving_tags(matrix, catalog, cell), catalog.current([cell.model], cell.platform)
+    rivals = [replace(cell, version=preferred_version(matrix, cell.model, cell.arch))]
+    rivals.append(replace(cell, version=default_version(matrix, cell.model)))
+    owner = next((rival for rival in rivals if today and today.version == rival.version), None)
+    owner = owner or next((rival for rival in rivals if rival in cells), cell)
+    return tuple(tag for tag in tags if cell == owner or tag not in short_tags(matrix, cell))
 
 
 def tagged_version(matrix: Matrix, catalog: Catalog, model: str, arch: str, platform: str) -> str:

@@ -16,7 +16,6 @@ from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import recorded_audit
 from imagefactory.project.server_versions import VLLM
 from imagefactory.publish.history import Line, history
-from imagefactory.publish.tag_owners import moving_tags
 from imagefactory.publish.tags import fixed_tag
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.site.pictures import PictureLayer
@@ -161,7 +160,7 @@ def image_page(
     """Describe an image; `shared` counts the images that have a layer, by its key."""
     project, cell, plan = stock.project, planned.cell, planned.plan
     matrix, lock = project.matrix, project.wheel_lock(cell)
-    tags = moving_tags(matrix, stock.records.catalog, cell)
+    tags = stock.tags_of(cell)
     arch = matrix.archs[cell.arch]
     audit = recorded_audit(lock, arch, project.kernel_lock)
     lines = history(stock.records.catalog, tags, cell.platform)

@@ -13,7 +13,6 @@ from imagefactory.publish.catalog import Published
 from imagefactory.publish.history import changes, current_images, steps
 from imagefactory.publish.image_contents import Contents, contents_of_plan
 from imagefactory.publish.owned_image import newest_for, newest_version
-from imagefactory.publish.tag_owners import moving_tags
 from imagefactory.publish.upgrade import Known, compare_contents, lines
 from imagefactory.publish.vulnerabilities import SEVERITIES, Vulnerability
 from imagefactory.site.image_page import ImagePage
@@ -221,9 +220,7 @@ class Upgrades:
             if planned.digest:
                 # Whoever built it here would build this today.
                 newer = self.stock.planned.get(replace(cell, version=newest_version(matrix, cell)), planned)
-                yield self._row(
-                    cell, planned.digest, newer.digest or planned.digest, moving_tags(matrix, catalog, cell)
-                )
+                yield self._row(cell, planned.digest, newer.digest or planned.digest, self.stock.tags_of(cell))
 
     def _row(self, cell: Cell, digest: Digest, newest: Digest, names: tuple[str, ...]) -> Upgrade:
         rolled_back = digest in self.known.held

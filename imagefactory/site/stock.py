@@ -27,7 +27,7 @@ from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.history import current_images
 from imagefactory.publish.image_contents import Contents, contents_in_registry
 from imagefactory.publish.stored_catalog import read_catalog
-from imagefactory.publish.tag_owners import moving_tags
+from imagefactory.publish.tag_owners import tags_for_users
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 
@@ -90,8 +90,12 @@ class Stock:
     @cached_property
     def published(self) -> dict[Cell, Published | None]:
         """The images that users of the cells' tags get today."""
-        matrix, catalog = self.project.matrix, self.records.catalog
-        return {cell: catalog.current(moving_tags(matrix, catalog, cell), cell.platform) for cell in self.planned}
+        catalog = self.records.catalog
+        return {cell: catalog.current(self.tags_of(cell), cell.platform) for cell in self.planned}
+
+    def tags_of(self, cell: Cell) -> tuple[str, ...]:
+        """Return the moving tags by which users get images of a cell."""
+        return tags_for_users(self.project.matrix, self.records.catalog, cell, self.planned)
 
     def evidence(self, cell: Cell) -> Evidence:
         """Return what is attached to the image that users of a cell get."""

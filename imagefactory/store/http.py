@@ -34,6 +34,7 @@ class Again:
 
     after: float = 0.0  # seconds that the server asks us to wait
     advanced: bool = False  # whether the attempt made progress, which resets the count of failures
+    unreached: bool = False  # whether no connection came about: the name is unknown, or nobody is there
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Retry:
     longest: float = 30.0  # the longest wait, unless the server asks for more
     patience: float = 120.0
     """The most seconds that a server may ask us to wait, in all answers to one request; beyond them, we give up."""
+    unreached: float = 10.0
+    """The seconds without a connection after which no further attempt is made: many a machine has no way there."""
 
     def run(
         self,
@@ -57,7 +60,7 @@ class Retry:
 
         Only an OSError, such as those of requests, is retried. Setting `stopped` ends the wait with a CancelledError.
         """
-        failures, asked = 0, 0.0
+        failures, asked, reached = 0, 0.0, time.monotonic()
         while True:
             if stopped is not None and stopped.is_set():
                 raise CancelledError
@@ -68,7 +71,10 @@ class Retry:
                 outcome = error
             again = later(outcome)
             failures = 1 if again is not None and again.advanced else failures + 1
-            if again is None or failures >= self.attempts or asked + again.after > self.patience:
+            if again is None or not again.unreached:
+                reached = time.monotonic()
+            gone = time.monotonic() - reached > self.unreached
+            if again is None or gone or failures >= self.attempts or asked + again.after > self.patience:
                 if isinstance(outcome, OSError):
                     raise outcome
                 return outcome
@@ -97,7 +103,12 @@ def judge(outcome: object) -> Again | None:
     # Errors of the disk are final, and so are bad certificates and URLs (which are ValueErrors in requests).
     passing = isinstance(outcome, requests.RequestException | ConnectionError | TimeoutError)
     final = isinstance(outcome, requests.exceptions.SSLError | ValueError | GivenUpError)
-    return Again() if passing and not final else None
+    return Again(unreached=_is_unreached(outcome)) if passing and not final else None
+
+
+def _is_unreached(error: object) -> bool:
+    refused = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
+    return any(isinstance(cause, refused) for cause in causes(error))
 
 
 def judge_status(status: int, headers: Mapping[str, str]) -> Again | None:
@@ -127,7 +138,9 @@ def reason_of(error: BaseException) -> str:
 
 def short_reason(error: BaseException) -> str:
     """Return why a request failed, without anything of its URL, which may contain a password."""
-    return str(error) if isinstance(error, GivenUpError) else type(error).__name__
+    if isinstance(error, GivenUpError):
+        return str(error)
+    return reason_of(error) if _is_unreached(error) else type(error).__name__
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
@@ -179,7 +192,7 @@ def _drain_redirect(response: requests.Response, **_: object) -> None:
             raise
 
 
-TIMEOUT = (10.0, 60.0)  # seconds to connect, and of silence
+TIMEOUT = (5.0, 60.0)  # seconds to connect to each address of a host, and of silence
 MOST = 128 * 1024 * 1024  # more than any page of an index, or any list of Debian packages, has
 LONGEST = 600.0  # seconds for the body of an answer
 SLOWEST = 16 * 1024  # bytes per second: a large file gets more seconds

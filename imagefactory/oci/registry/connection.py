@@ -5,12 +5,13 @@ for the password itself. After that, tokens are fetched ahead of requests, reuse
 registry refuses them.
 """
 
+import math
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
@@ -59,6 +60,7 @@ class Connection:
         self.reference = reference
         self.credentials = credentials or find_credentials(reference.registry)
         self.retry = retry or _RETRY
+        self._lasting = replace(self.retry, unreached=math.inf)
         self._challenge: Challenge | None = None
         self._tokens: dict[Access, _Token] = {}
         self._lock = threading.Lock()
@@ -135,6 +137,7 @@ class Connection:
                 allow_redirects=False,
                 stream=True,
             )
+            self.retry = self._lasting  # it was there: if it is gone, it may be restarting
             with response:
                 if request.method not in ("GET", "HEAD") or not response.is_redirect:
                     yield response

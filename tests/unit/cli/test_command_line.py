@@ -27,6 +27,7 @@ def test_a_command_explains_itself_wherever_help_is_asked_for(inv: Inv, line: st
 def test_help_says_what_a_command_and_its_options_take(inv: Inv) -> None:
     said = inv("plan", "--help").stdout
     assert said.startswith("Usage: ./inv plan [TARGET …] [OPTIONS]\n")
+    assert inv("bench", "--help").stdout.startswith("Usage: ./inv bench [TARGET] [OPTIONS]\n"), "as it was typed"
     assert "--target=STRING " in said, "also of an option that can be repeated"
     assert "Push compiled wheels" in inv("wheels.push", "--help").stdout, "which has no options"
 

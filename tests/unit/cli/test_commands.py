@@ -10,9 +10,11 @@ from invoke.config import Config
 from invoke.context import Context
 
 from imagefactory.cli.program import collection
+from imagefactory.lock import hub
 from imagefactory.lock.hub import HubRevision
 from imagefactory.lock.making import pin_models
 from imagefactory.project.project import Project
+from imagefactory.store.http import Retry
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.inv import Inv
 from tests.fixtures.mods import edit, has, manifest, write_mod
@@ -37,6 +39,13 @@ def test_models_are_listed_with_the_limit_of_memory_and_what_was_reached(
 def test_lock_check_finds_drift_and_names_the_model(own_inv: Inv) -> None:
     own_inv.checkout.edit_matrix('vllm: ">=1.0"', 'vllm: ">=1.5"')
     assert "big" in own_inv.fails("lock-drift", "lock", "--check")
+
+
+def test_lock_names_a_dead_hub_before_it_updates_the_records(own_inv: Inv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "RETRY", Retry(attempts=1))
+    said = own_inv("lock", "--models", "--target=big@2.0/gpu", HF_ENDPOINT="http://127.0.0.1:9").stderr
+    named = said.index("somebody/big cannot be looked up. The hub does not answer (Failed to establish")
+    assert named < said.index("licences")
 
 
 def test_a_plan_warns_of_a_mod_for_a_model_that_does_not_exist(own_inv: Inv) -> None:

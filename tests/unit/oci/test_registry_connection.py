@@ -1,13 +1,18 @@
 """Judging answers of registries, and where requests may be sent."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+import requests
 from requests.structures import CaseInsensitiveDict
 
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.responses import RegistryRequest, RegistryResponse, UnsafeRedirectError, read_response
+from imagefactory.store.http import Retry
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer as Served
 from tests.fixtures.servers import ScriptedServer, scripted
 
@@ -97,3 +102,30 @@ def test_netrc_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         connection._session.trust_env = True
         connection.ask(RegistryRequest("GET", f"{registry.url}/v2/"))
         assert "authorization" not in registry.log[0].headers
+
+
+def test_registry_that_answered_may_restart_but_one_that_never_did_is_given_up() -> None:
+    hasty = Retry(attempts=7, pause=0.001, unreached=0.0)
+    with scripted(lambda _: Served(b"{}")) as server:
+        reference = Reference(server.address, "x")
+        there, away = Connection(reference, None, hasty), Connection(reference, None, hasty)
+        there.ask(RegistryRequest("GET", f"{server.url}/v2/"))
+    for connection, attempts in ((away, 1), (there, hasty.attempts)):
+        with raises("registry-unreachable"), watched(connection) as asked:
+            connection.ask(RegistryRequest("GET", "http://127.0.0.1:9/v2/"))
+        assert len(asked) == attempts
+
+
+@contextmanager
+def watched(connection: Connection) -> Iterator[list[RegistryRequest]]:
+    """Collect the requests that a connection sends."""
+    asked: list[RegistryRequest] = []
+    send = connection.send
+
+    def watch(request: RegistryRequest, authorization: str | None) -> AbstractContextManager[requests.Response]:
+        asked.append(request)
+        return send(request, authorization)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "send", watch)
+        yield asked

@@ -12,7 +12,7 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix, SmokeLevel, load_matrix
 from imagefactory.project.targets import select_one
 from imagefactory.publish.catalog import Catalog
-from imagefactory.publish.tag_owners import moving_tags, tagged_version, tags_of
+from imagefactory.publish.tag_owners import moving_tags, tagged_version, tags_for_users, tags_of
 from imagefactory.publish.tags import fixed_tag, names_image, nightly_date, possible_tags, refuse_ambiguous
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
@@ -87,6 +87,33 @@ def test_short_tags_are_the_default_version_s_until_the_preferred_one_has_an_ima
     assert moving_tags(compiled, both, RELEASE) == ("large-v3.0",)
     assert moving_tags(compiled, both, Cell("tiny", "3.0", "cpu", "linux/amd64")) == ("tiny-v3.0", "tiny")
     assert moving_tags(compiled, both, replace(RELEASE, platform="linux/amd64")) == ("large-v3.0", *SHORT)
+
+
+@pytest.mark.parametrize(
+    ("built", "catalog", "owner"),
+    [
+        ([RELEASE, NATIVE], NONE, NATIVE),
+        ([RELEASE], NONE, RELEASE),
+        ([RELEASE, NATIVE], "default", RELEASE),
+        ([RELEASE, NATIVE], "both", NATIVE),
+        ([RELEASE, NATIVE], "rolled back", RELEASE),
+        ([RELEASE, NATIVE], "older", NATIVE),
+    ],
+)
+def test_users_are_shown_one_owner_of_short_tags(
+    compiled: Matrix, built: list[Cell], catalog: Catalog | str, owner: Cell
+) -> None:
+    back = partial(rolled_back, published=image("3.0", RELEASE), day=2, left=digest(NATIVE.version), tags=SHORT)
+    catalogs = {
+        "default": published(RELEASE),
+        "both": published(RELEASE, NATIVE),
+        "rolled back": back(published(RELEASE, NATIVE)),
+        "older": promoted(NONE, image("older", replace(RELEASE, version="2.0")), 0, ("large-v2.0", *SHORT)),
+    }
+    catalog = catalogs[catalog] if isinstance(catalog, str) else catalog
+    for cell in (RELEASE, NATIVE):
+        short = SHORT if cell == owner else ()
+        assert tags_for_users(compiled, catalog, cell, built) == (cell.model_and_version, *short)
 
 
 def test_an_image_that_was_rolled_back_leaves_the_short_tags_to_the_default_version(compiled: Matrix) -> None:

@@ -3,11 +3,13 @@
 import errno
 import threading
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 
 import pytest
 import requests
+import urllib3
 
-from imagefactory.store.http import Again, Retry, judge
+from imagefactory.store.http import Again, Retry, ask, judge, new_session, short_reason
 
 FAST = Retry(attempts=4, pause=0.001, longest=0.002)
 
@@ -92,6 +94,35 @@ def test_all_waits_of_a_request_together_are_bounded(waits: list[float]) -> None
     attempts = Attempts(response(503, Retry_After="50"))
     assert Retry(attempts=100).run(attempts, later=judge) is attempts.outcomes[0]
     assert waits == [50.0, 50.0]
+
+
+@pytest.fixture
+def six_second_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait, but let the clock say that each wait took six seconds."""
+    clock = [0.0]
+    monkeypatch.setattr("imagefactory.store.http.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(Retry, "wait", lambda *_: clock.append(clock.pop() + 6))
+
+
+@pytest.mark.usefixtures("six_second_waits")
+@pytest.mark.parametrize("reason", [urllib3.exceptions.ConnectTimeoutError("late"), None])
+def test_server_that_is_not_there_is_given_up_within_seconds_but_not_one_that_answers(reason: Exception | None) -> None:
+    error: requests.RequestException
+    if reason:
+        error = requests.ConnectTimeout(urllib3.exceptions.MaxRetryError(urllib3.HTTPConnectionPool("x"), "/", reason))
+    else:
+        with new_session() as session, pytest.raises(requests.ConnectionError) as caught:
+            ask(session, "GET", "http://me:secret@127.0.0.1:9")
+        error = caught.value
+        assert short_reason(error) == "Failed to establish a new connection: [Errno 111] Connection refused"
+    attempts = Attempts(error)
+    with pytest.raises(requests.RequestException):
+        Retry(attempts=9).run(attempts, later=judge)
+    assert attempts.made == 3, "after two waits"
+    restarting = Attempts(*[error, response(503)] * 4, error)
+    with pytest.raises(requests.RequestException):
+        Retry(attempts=9).run(restarting, later=judge)
+    assert restarting.made == 9
 
 
 def test_attempts_continue_while_there_is_progress() -> None:
