@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +25,20 @@ from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, version_title
 from imagefactory.project.targets import select_one
+from imagefactory.serve_program import memory as program_memory
 from imagefactory.site.choosing import USES, Candidate, gpu_of, hard_score, ranked
 from imagefactory.site.figures import reported_of, speeds_of
 from imagefactory.site.guides import read_guides
 from imagefactory.site.pictures import timeline_file
+from imagefactory.site.starts import StartMemory
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
 NOT_MEASURED = "\u2013"
+LARGE_GB, CONTEXT, MACHINES = 75, 32_768, (1, 2, 4, 8)
+"""Whose weights a second machine may have to share, and what the table of clusters asks of them."""
 SCHEMAS: dict[str, type[BaseModel]] = {
     "bench.schema.json": BenchResult,
     "compile.schema.json": CompileSettings,
@@ -72,6 +77,7 @@ def with_tables(root: Path) -> dict[Path, str]:
             "facts": model_facts(matrix),
             "versions": kept_versions(matrix),
         },
+        "docs/cluster.md": {"fits": fits_on_machines(root, matrix)},
         "README.md": {"tags": best_by_use(matrix, published)},
     }
     pages = {}
@@ -81,6 +87,26 @@ def with_tables(root: Path) -> dict[Path, str]:
             text = replace_between(text, mark, table)
         pages[root / name] = text
     return pages
+
+
+def fits_on_machines(root: Path, matrix: Matrix) -> str:
+    """Return the table of large models: how many users with a long context each fit on 1 to 8 machines together."""
+    rows = []
+    for name, model in matrix.models.items():
+        cell = select_one(matrix, name)
+        memory = matrix.archs[cell.arch].memory
+        if not memory or not model.memory or model.memory.weights_gb < LARGE_GB:
+            continue
+        document = _model(matrix, cell)
+        preview = Preview(root, describe_image(matrix, cell, document), document)
+        machine = program_memory.Machine(memory.total, memory.free, memory.unified)
+        users = []
+        for nodes in MACHINES:
+            joined = {"NODE_RANK": "0", "HEAD_ADDRESS": "192.0.2.1"} if nodes > 1 else {}
+            start = StartMemory.of(preview.start({"NODES": str(nodes), **joined}))
+            users.append(start.fit(machine, CONTEXT, users=sys.maxsize).users if start else 0)
+        rows.append((f"`{name}`", *(str(count or "no") for count in users)))
+    return markdown_table(rows, "model", *map(str, MACHINES))
 
 
 def _exit_codes() -> str:

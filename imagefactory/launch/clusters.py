@@ -78,7 +78,7 @@ def kubernetes(launch: Launch, machine: MachineMemory | None, head: str = "", pr
         "launch": launch,
         "name": name,
         "nodes": nodes,
-        "labels": labels,
+        "shared_labels": labels,
         "head_labels": head_labels,
         "claims": _claims(launch),
         "port": int(_settings(launch)["PORT"]),
@@ -102,23 +102,36 @@ def kubernetes(launch: Launch, machine: MachineMemory | None, head: str = "", pr
         "monitor": "metrics" in profiles,
     }
     pods = {
-        role: render_yaml("kubernetes-pod.yaml", **values | {"labels": found, "is_head": role == "head"})
-        for role, found in (("head", head_labels), ("worker", labels))
+        role: render_yaml("kubernetes-pod.yaml", **values, labels=own_labels, is_head=role == "head")
+        for role, own_labels in (("head", head_labels), ("worker", labels))
     }
-    documents = render_yaml("kubernetes.yaml", **values, **pods)["documents"]
-    return _how_to_apply(launch, name, nodes, pinned=bool(head)) + "---\n".join(map(block_text, documents))
+    documents = render_yaml("kubernetes.yaml", **values, labels=labels, **pods)["documents"]
+    unified = launch.on_gpu and machine is not None and machine.unified
+    lines = [*_needs(nodes, unified=unified, rdma=rdma), *_how_to_apply(launch, name, nodes, pinned=bool(head))]
+    return "".join(f"# {line}\n" for line in lines) + "---\n".join(map(block_text, documents))
 
 
-def _how_to_apply(launch: Launch, name: str, nodes: int, *, pinned: bool) -> str:
+def _needs(nodes: int, *, unified: bool, rdma: bool) -> list[str]:
+    """Return what a cluster must have."""
+    lines = []
+    if unified:
+        # Earlier ones fail at a GPU that reports no memory: NVIDIA/k8s-device-plugin#1482, NVIDIA/gpu-operator#1794.
+        lines.append("Needs NVIDIA's device plugin 0.17.4 or later (GPU Operator 25.10).")
+    if nodes > 1:
+        lines.append("Needs LeaderWorkerSet 0.8.0 or later (https://lws.sigs.k8s.io).")
+    if rdma:
+        lines.append(f"Needs a device plugin for RDMA; correct {RDMA} if it has another name for the adapters.")
+    return lines
+
+
+def _how_to_apply(launch: Launch, name: str, nodes: int, *, pinned: bool) -> list[str]:
     made = '"$(openssl rand -hex 32)"'
     key = f"--from-file=api-key={launch.key_file}" if launch.key_file else f"--from-literal=api-key={made}"
     pair = f" --from-literal=pair-secret={made}" if nodes > 1 else ""
     lines = [f'kubectl create secret generic {name} {key}{pair} --from-literal=hf-token="$HF_TOKEN"']
     if pinned:
         lines.append(f"kubectl label node HEAD imagefactory/head={name}")
-    lines.append("kubectl apply -f THIS_FILE")
-    needs = "# Needs LeaderWorkerSet 0.8.0 or later (https://lws.sigs.k8s.io).\n" if nodes > 1 else ""
-    return needs + "".join(f"# {line}\n" for line in lines)
+    return [*lines, "kubectl apply -f THIS_FILE"]
 
 
 def _claims(launch: Launch) -> dict[str, str]:
@@ -152,20 +165,22 @@ def slurm(launch: Launch, machine: MachineMemory | None) -> str:
         options += ["--exclusive", "--mem=0"]
     gpu = ("--device", "nvidia.com/gpu=all", "--ulimit", "host") if launch.on_gpu else ()
     rdma = ("--device", "/dev/infiniband") if launch.on_gpu and nodes > 1 else ()
-    # Slurm kills what did not end 30 s after it was asked to.
-    podman = ("--network", "host", "--ipc", "host", "--stop-timeout", str(STOP_SECONDS - 10), *gpu, *rdma)
+    podman = ("--network", "host", "--ipc", "host", *gpu, *rdma)
+    volumes = [f"{launch.cache_volume}:{CACHES}"]
+    if kv_disk := launch.given.get("KV_DISK"):
+        volumes.append(f"{launch.kv_volume}:{kv_disk}")
     job = {
         "name": _name(launch),
         "nodes": nodes,
         "options": options,
         "image": launch.image,
         "models": launch.models,
-        "kernels": launch.cache_volume,
+        "volumes": volumes,
         "cable": launch.given.get("CABLE", ""),
         "podman": podman,
+        "patience": STOP_SECONDS - 10,
         "apptainer": ("--nv",) if launch.on_gpu else (),
         "model_cache": MODEL_CACHE,
-        "caches": CACHES,
         "port": _settings(launch)["PORT"],
     }
     own = (*OF_NODES, "CABLE")

@@ -22,13 +22,16 @@ OTHERS_OPTIONS = frozenset({
     *("--device", "--entrypoint", "--gpus", "--ipc", "--network", "--name", "--restart", "--ulimit"),  # docker run
     *("--profile", "--ephemeral", "--require-hashes"),  # docker compose, GitHub's runner, uv
     *("--all-files", "--hook-stage"),  # pre-commit
+    "--node-ip",  # k3s
 })  # fmt: skip
 OTHERS_VARIABLES = frozenset({
     *("COMPOSE_PROFILES", "HTTPS_PROXY", "LD_DEBUG", "PIP_FIND_LINKS", "ANTHROPIC_MODEL"),
+    "JOB_COMPLETION_INDEX",  # Kubernetes
     *("NCCL_ALGO", "NCCL_IB_MERGE_NICS", "NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_NET_PLUGIN"),  # docs/not-built.md
 })  # fmt: skip
 MADE_FILES = frozenset({
     *("compose.yaml", "config.yaml", "config.toml", "mod.yaml", "record.json", "setup-cluster.sh", "run.sh"),
+    "backend.yaml",
     *("settings.json", "model.json", "index.json", "PAGE.json", "imagefactory-slim.json", "imagefactory.json"),
     *("locks/companions.toml", "keys/signing.pub", "keys/*.pub", "data/results", "DATE.md"),
 })  # fmt: skip
@@ -177,7 +180,6 @@ COLUMNS = {
     ("supply-chain.md", "check"): "imagefactory/publish/attest/image_check.py",
     ("smoke.md", "level"): "imagefactory/check/smoke/record.py",
     ("automation.md", "workflow"): ".github/workflows/{}.yml",
-    ("two-sparks.md", "`up` says"): "imagefactory/pair",
 }
 """Tables that explain the columns or rows that a program prints, and where the program has their names."""
 

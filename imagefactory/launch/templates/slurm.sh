@@ -15,7 +15,6 @@ RUNTIME=${RUNTIME:-$(command -v podman apptainer enroot | head -n 1 || true)}
 export RUNTIME=${RUNTIME##*/}
 export IMAGE={{ job.image }}
 export MODELS={{ job.models | at_home }}
-export KERNELS={{ job.kernels }}
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head_node=${nodes%%$'\n'*}
 {% if job.nodes > 1 %}
@@ -53,17 +52,25 @@ serve() {
     settings+=(VLLM_API_KEY_FILE=/run/factory/key)
 {% endif %}
     mkdir --parents "$MODELS"
+    mounts=("$MODELS:{{ job.model_cache }}" "$folder:/run/factory")
+    volumes=({{ job.volumes | words }})
     case $RUNTIME in
     podman)
+        # 30 s after its signal Slurm kills what is left: podman, but not the container, which is no child of it.
+        trap '(sleep {{ job.patience }}; podman kill "$name" 2> /dev/null) &' TERM
         podman run --rm --replace --name "$name" {{ job.podman | words }} \
-            --volume "$MODELS:{{ job.model_cache }}" --volume "$KERNELS:{{ job.caches }}" \
-            --volume "$folder:/run/factory:ro" ${HF_TOKEN:+--env=HF_TOKEN} "${settings[@]/#/--env=}" "$IMAGE"
+            "${mounts[@]/#/--volume=}" "${volumes[@]/#/--volume=}" \
+            ${HF_TOKEN:+--env=HF_TOKEN} "${settings[@]/#/--env=}" "$IMAGE" &
+        running=$!
+        wait "$running" || wait "$running" # the first is interrupted by the signal
         ;;
     apptainer | enroot)
-        # They have no volumes; what was compiled for a node stays in the user's folder.
-        KERNELS=$HOME/.cache/imagefactory/$KERNELS/$SLURMD_NODENAME
-        mkdir --parents "$KERNELS"
-        mounts=("$MODELS:{{ job.model_cache }}" "$KERNELS:{{ job.caches }}" "$folder:/run/factory")
+        # They have no volumes; what a node keeps is in the user's folder.
+        for volume in "${volumes[@]}"; do
+            kept=$HOME/.cache/imagefactory/${volume%%:*}/$SLURMD_NODENAME
+            mkdir --parents "$kept"
+            mounts+=("$kept:${volume#*:}")
+        done
         if [ "$RUNTIME" = apptainer ]; then
             # Its option --env takes commas for the end of a value.
             for setting in "${settings[@]}"; do printf '%s=%q\n' "${setting%%=*}" "${setting#*=}"; done > "$folder/settings"
@@ -89,7 +96,7 @@ export -f serve
 echo "head: http://$head_node:{{ job.port }}/v1"
 code=0
 # Where one node ends, the others end themselves and say why; Slurm ends what is left after a minute.
-srun --wait=60 bash -c serve || code=$?
+srun --export=ALL --wait=60 bash -c serve || code=$?
 case $code in
 0 | 6[4-8] | 143) ;; # it was stopped, or refused to start, as it would again
 *)

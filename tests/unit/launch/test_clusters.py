@@ -1,8 +1,10 @@
 """Files for clusters: what each says is what `docker run` would say, in the words of Kubernetes, Slurm and GPUStack."""
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +18,7 @@ from imagefactory.launch import clusters
 from imagefactory.launch.docker_run import Launch
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import select_one
+from tests.fixtures.engines import wait_until
 from tests.fixtures.failures import raises
 from tests.fixtures.serving import IMAGE, prepared
 
@@ -140,7 +143,11 @@ def test_several_nodes_are_a_set_that_starts_again_as_one(real_matrix: Matrix) -
         assert container(pod)["resources"]["limits"] == {"nvidia.com/gpu": 1, clusters.RDMA: 1}
         assert container(pod)["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
         assert pod["spec"]["hostNetwork"]
-        assert "nodeSelector" not in pod["spec"]
+        assert pod["spec"]["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+        # They would take the same ports of one machine.
+        [apart] = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert apart["topologyKey"] == "kubernetes.io/hostname"
+        assert apart["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     # Only the head listens, and the others end when it does.
     assert container(worker)["readinessProbe"]["exec"] == {"command": ["health"]}
     assert "livenessProbe" not in container(worker)
@@ -153,8 +160,24 @@ def test_a_head_on_a_cable_has_its_own_machine(real_matrix: Matrix) -> None:
     found = manifests(real_matrix, PAIR, HEAD_ADDRESS="192.168.100.1")
     spec = found["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
     assert environment(spec["workerTemplate"])["HEAD_ADDRESS"] == "192.168.100.1"
-    assert spec["leaderTemplate"]["spec"]["nodeSelector"] == {"imagefactory/head": "vllm-deepseek-v4-flash"}
-    assert "nodeSelector" not in spec["workerTemplate"]["spec"]
+    assert spec["leaderTemplate"]["spec"]["nodeSelector"]["imagefactory/head"] == "vllm-deepseek-v4-flash"
+    assert "imagefactory/head" not in spec["workerTemplate"]["spec"]["nodeSelector"]
+
+
+@pytest.mark.parametrize(
+    ("target", "needed"),
+    [
+        ("tiny", []),
+        ("gemma4-31b", ["device plugin 0.17.4"]),
+        (PAIR, ["device plugin 0.17.4", "LeaderWorkerSet 0.8.0", f"RDMA; correct {clusters.RDMA}"]),
+    ],
+)
+def test_a_manifest_begins_with_what_the_cluster_must_have(real_matrix: Matrix, target: str, needed: list[str]) -> None:
+    machine = real_matrix.archs[select_one(real_matrix, target).arch].memory
+    lines = clusters.kubernetes(launch(real_matrix, target), machine).splitlines()
+    needs = [line for line in lines if line.startswith("# Needs ")]
+    assert len(needs) == len(needed)
+    assert all(words in line for words, line in zip(needed, needs, strict=True))
 
 
 def test_a_monitor_of_pods_reads_the_head_with_the_key_if_it_must(real_matrix: Matrix) -> None:
@@ -195,7 +218,7 @@ def test_a_batch_file_is_clean_shell_for_each_runtime(real_matrix: Matrix, tmp_p
 
 SLURM = {
     "scontrol": 'if [ "$2" = hostnames ]; then printf "n1\\nn2\\n"; else echo "NodeAddr=127.0.0.1 x"; fi',
-    "srun": 'shift; for SLURM_NODEID in 0 1; do export SLURM_NODEID; "$@"; done',
+    "srun": 'shift 2; for SLURM_NODEID in 0 1; do export SLURM_NODEID; "$@"; done',
     "openssl": "echo 0123456789abcdef",
 }
 """As much of Slurm as a job needs: two nodes, one after the other."""
@@ -207,7 +230,9 @@ def test_each_node_gets_its_rank_the_address_and_every_character_of_the_settings
     real_matrix: Matrix, tmp_path: Path, runtime: str
 ) -> None:
     nasty = 'it\'s $HOME, "x" `id` \\'
-    text = clusters.slurm(launch(real_matrix, PAIR, clusters.SLURM, SERVED_MODEL_NAME=nasty), None)
+    started = launch(real_matrix, PAIR, clusters.SLURM, SERVED_MODEL_NAME=nasty)
+    # The image refuses KV_DISK for several nodes; a batch file takes what it gets.
+    text = clusters.slurm(replace(started, given={**started.given, "KV_DISK": "/kv"}), None)
     record = tmp_path / "record"
     # Records its arguments, and the lines of the file with settings that Apptainer gets.
     shows = f'printf \'%s\\n\' "$@" >> {record}; for word; do [ ! -f "$word" ] || . "$word"; done'
@@ -242,9 +267,39 @@ def test_each_node_gets_its_rank_the_address_and_every_character_of_the_settings
             "--env=NODE_RANK=1",
         ]
         assert lines.count("--env=HEAD_ADDRESS=127.0.0.1") == 2
+    kernels, kv = started.cache_volume, started.kv_volume
+    option = {"podman": "--volume", "apptainer": "--bind", "enroot": "--mount"}[runtime]
+    here = "" if runtime == "podman" else f"{tmp_path}/.cache/imagefactory/"
+    node = "" if runtime == "podman" else "/n1"
+    assert lines.count(f"{option}={here}{kernels}{node}:/var/cache/imagefactory") == 2
+    assert lines.count(f"{option}={here}{kv}{node}:/kv") == 2
     assert "hf_secret" not in record.read_text()
     assert "0123456789abcdef" not in record.read_text()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("tmp.")], "the secret stays on no disk"
+
+
+def test_a_container_does_not_outlive_its_job(real_matrix: Matrix, tmp_path: Path) -> None:
+    """Podman hands the signal on; of a server that does not end by it, Slurm would kill Podman alone."""
+    stubborn = 'if [ "$1" = run ]; then trap : TERM; touch started; until [ -e killed ]; do :; done; exit 137; fi'
+    programs = {"podman": f"{stubborn}; [ $1 = kill ] && touch killed", "sleep": 'echo "$1" > slept'}
+    programs |= {"srun": 'shift 2; SLURM_NODEID=0 exec "$@"', "scontrol": "echo n1"}
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "job").write_text(clusters.slurm(launch(real_matrix, "tiny", clusters.SLURM), None))
+    variables = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURM_RESTART_COUNT": "5",
+    }
+    with subprocess.Popen(["bash", "job"], env=variables, cwd=tmp_path, start_new_session=True) as job:
+        wait_until((tmp_path / "started").exists, 20)
+        os.killpg(job.pid, signal.SIGTERM)
+        wait_until((tmp_path / "killed").exists, 20)
+    assert (tmp_path / "slept").read_text() == "20\n"
 
 
 def test_gpustack_gives_the_model_the_port_and_the_name(real_matrix: Matrix) -> None:

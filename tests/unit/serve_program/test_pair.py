@@ -164,6 +164,7 @@ NODE = {"NODES": "2", "HEAD_ADDRESS": "10.0.0.1"}
         ("gemma4-31b", "0", "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29501"),
         ("gemma4-31b", "1", "--nnodes 2 --node-rank 1 --headless --master-addr 10.0.0.1 --master-port 29501"),
         ("gpt-oss-120b@sglang-0.5.21", "1", "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:29501 --tp-size 2"),
+        ("gpt-oss-120b@sglang-0.5.21", "0", "--nnodes 2 --node-rank 0 --dist-init-addr 10.0.0.1:29501 --tp-size 2"),
     ],
 )
 def test_the_server_gets_its_flags(served_image: Images, target: str, rank: str, expected: str) -> None:
@@ -185,6 +186,8 @@ def test_the_server_gets_its_flags(served_image: Images, target: str, rank: str,
         ("gemma4-31b", 4, "--pipeline-parallel-size 2", "--tensor-parallel-size 2"),
         ("gemma4-31b", 8, "--data_parallel_size=2 -pp 2", "--tensor-parallel-size 2"),
         ("gemma4-31b", 4, "--data-parallel-size 4", None),
+        ("gpt-oss-120b@sglang-0.5.21", 4, "", "--dist-init-addr 10.0.0.1:29501 --tp-size 4"),
+        ("gpt-oss-120b@sglang-0.5.21", 3, "--pp-size 3", None),
         ("gpt-oss-120b@sglang-0.5.21", 8, "--pp 2", "--tp-size 4"),
         ("gpt-oss-120b@sglang-0.5.21", 8, "--dp-size 2 --enable-dp-attention", "--tp-size 8"),
     ],
@@ -201,6 +204,7 @@ def test_the_nodes_that_flags_leave_over_share_each_layer(
 CONFIG = {"num_attention_heads": 32, "num_key_value_heads": 4, "intermediate_size": 96, "num_hidden_layers": 6}
 EXPERTS = {"num_experts": 12, "moe_intermediate_size": 96}
 VLLM, SGLANG = "gemma4-31b", "gpt-oss-120b@sglang-0.5.21"
+STAGES = {VLLM: "--pipeline-parallel-size", SGLANG: "--pp-size"}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +224,9 @@ VLLM, SGLANG = "gemma4-31b", "gpt-oss-120b@sglang-0.5.21"
         ((VLLM, 8, "--enable-expert-parallel"), {**EXPERTS, "moe_intermediate_size": 100}, ""),
         ((VLLM, 8, "--data-parallel-size 8"), {**EXPERTS, "moe_intermediate_size": 100}, "does not divide by 8"),
         ((VLLM, 8, "--data-parallel-size 8"), {"intermediate_size": 100}, ""),
+        ((SGLANG, 8, ""), {}, ""),
+        ((SGLANG, 3, ""), {}, "32 attention heads do not divide by 3"),
+        ((SGLANG, 6, ""), {"num_attention_heads": 36}, "4 KV heads do not divide by 6, nor the other way round"),
         ((SGLANG, 8, "--ep-size 8"), EXPERTS, "12 experts do not divide by 8"),
         ((SGLANG, 4, "--ep-size 4"), EXPERTS, ""),
         ((SGLANG, 4, "--dp-size 4"), {}, "SGLang has its replicas (--dp-size 4) on one node"),
@@ -237,7 +244,7 @@ def test_a_number_of_nodes_that_the_model_does_not_divide_by_is_refused(
     assert bool(misfits) is bool(words)
     if "attention heads do not divide by 3" in words:
         assert misfits[0]["remedy"] == (
-            "Set NODES to 1 or 2 or 4 or 8; or split by layers, with EXTRA_ARGS='--pipeline-parallel-size 3'."
+            f"Set NODES to 1 or 2 or 4 or 8; or split by layers, with EXTRA_ARGS='{STAGES[target]} 3'."
         )
 
 

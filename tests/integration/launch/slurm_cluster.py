@@ -1,0 +1,185 @@
+"""A cluster of Slurm on one Linux machine: its controller and each node in a network namespace of their own.
+
+Nodes share the machine's files, as those of a cluster share home and images. Everything in a node's network belongs to
+that node, containers too, since they use its network: so killing all of it is a power cut.
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "podman", "ip", "nsenter", "unshare", "curl", "jq")
+NETWORK, CONTROLLER = "10.89.0", "10.89.0.254"
+PATIENCE = 60
+"""Seconds for a daemon to answer."""
+# A job that is put back waits until its credential has expired: without cred_expire, for two minutes.
+CONFIG = """
+ClusterName=test
+SlurmctldHost=control({controller})
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=30
+SlurmUser=root
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmdLogFile={folder}/slurmd.%n.log
+SlurmdSpoolDir={folder}/spool.%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+ReturnToService=2
+{nodes}
+PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+
+
+def slurm_missing() -> str:
+    """Return why there can be no cluster on this machine; an empty text if there can."""
+    if os.geteuid():
+        return "network namespaces need root"
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    packages = "slurmctld, slurmd, slurm-client, munge, podman, iproute2, util-linux, curl, jq"
+    return f"no {', '.join(missing)}; Debian: {packages}" if missing else ""
+
+
+def wait_for(what: str, holds: Callable[[], bool], seconds: float, evidence: Callable[[], str] = str) -> float:
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < seconds, f"{what}: {evidence()}"
+        time.sleep(1)
+    return time.monotonic() - began
+
+
+class Cluster:
+    """A controller and its nodes, n1 and so on."""
+
+    def __init__(self, folder: Path, count: int, variables: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.nodes = {f"n{number}": f"{NETWORK}.{number}" for number in range(1, count + 1)}
+        self._mark = secrets.token_hex(3)
+        self._variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "SLURM_CONF": f"{folder}/slurm.conf"}
+        self._variables |= variables
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        lines = [f"NodeName={name} NodeAddr={address} CPUs=1" for name, address in self.nodes.items()]
+        config = CONFIG.format(controller=CONTROLLER, folder=self.folder, nodes="\n".join(lines))
+        (self.folder / "slurm.conf").write_text(config)
+        (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\nIgnoreSystemd=yes\n")
+        (self.folder / "state").mkdir()
+        key = self.folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o600)
+        files = {"socket": "munge.socket", "key-file": key.name, "pid-file": "munge.pid", "log-file": "munge.log"}
+        options = [f"--{name}={self.folder / file}" for name, file in files.items()]
+        self._run("munged", "--foreground", "--force", f"--seed-file={self.folder}/munge.seed", *options)
+        self._lay_cables()
+        wait_for("munged", (self.folder / "munge.socket").exists, PATIENCE)
+        self._run(*self._inside("control", "slurmctld", "-D", "-f", f"{self.folder}/slurm.conf"))
+        for name in self.nodes:
+            self.boot(name)
+        wait_for("nodes", lambda: self.states() == {"idle"}, PATIENCE, self._logs)
+
+    def _lay_cables(self) -> None:
+        """Give the controller a switch, and each node a cable to it."""
+        for name in ("control", *self.nodes):
+            self._ip("netns", "add", self._space(name))
+            self._ip("-n", self._space(name), "link", "set", "lo", "up")
+        control = ("-n", self._space("control"))
+        self._ip(*control, "link", "add", "switch", "type", "bridge")
+        self._ip(*control, "address", "add", f"{CONTROLLER}/24", "dev", "switch")
+        self._ip(*control, "link", "set", "switch", "up")
+        for name, address in self.nodes.items():
+            own = ("-n", self._space(name))
+            self._ip(*control, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", self._space(name))
+            self._ip(*control, "link", "set", name, "master", "switch", "up")
+            self._ip(*own, "address", "add", f"{address}/24", "dev", "eth0")
+            self._ip(*own, "link", "set", "eth0", "up")
+
+    def boot(self, name: str) -> None:
+        self._run(*self._inside(name, "slurmd", "-D", "-N", name, "-f", f"{self.folder}/slurm.conf"))
+
+    def cut_power(self, name: str) -> None:
+        """Kill whatever uses a node's network; more may start meanwhile."""
+        while found := self._ip("netns", "pids", self._space(name)).split():
+            for process in map(int, found):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.2)
+
+    def call(self, *words: str, node: str = "control", timeout: float = 60) -> str:
+        command = ["nsenter", f"--net=/run/netns/{self._space(node)}", *words]
+        done = subprocess.run(
+            command, env=self._variables, capture_output=True, text=True, check=False, timeout=timeout, cwd=self.folder
+        )
+        assert not done.returncode, f"{' '.join(words)}: {done.stderr}{done.stdout}"
+        return done.stdout
+
+    def states(self) -> set[str]:
+        with suppress(AssertionError):
+            return set(self.call("sinfo", "--noheader", "--Node", "--format", "%T").split())
+        return set()
+
+    def job(self, number: str) -> dict[str, str]:
+        """Return what Slurm knows of a job."""
+        shown = self.call("scontrol", "show", "job", number)
+        return dict(re.findall(r"(\w+)=(\S*)", shown))
+
+    def ask(self, prompt: str) -> str:
+        """Ask the first node's server for a completion; an empty text if it does not answer."""
+        body = json.dumps({"model": "tiny", "prompt": prompt, "max_tokens": 4, "temperature": 0})
+        form = ("--header", "Content-Type: application/json", "--data", body, f"http://{NETWORK}.1:8000/v1/completions")
+        with suppress(AssertionError, ValueError, LookupError):
+            return str(json.loads(self.call("curl", "-sS", "-m", "50", *form))["choices"][0]["text"])
+        return ""
+
+    def stop(self) -> None:
+        for name in self.nodes:
+            self.cut_power(name)
+        self.cut_power("control")
+        for daemon in self._daemons:
+            daemon.kill()
+            daemon.wait(PATIENCE)
+        for name in ("control", *self.nodes):
+            self._ip("netns", "delete", self._space(name))
+
+    def _space(self, name: str) -> str:
+        return f"{self._mark}-{name}"
+
+    def _inside(self, name: str, *words: str) -> list[str]:
+        # `ip netns exec` would mount another /sys, in which slurmd finds no cgroups.
+        named = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', name)
+        return ["nsenter", f"--net=/run/netns/{self._space(name)}", *named, *words]
+
+    def _run(self, *words: str) -> None:
+        with (self.folder / "daemons.log").open("ab") as log:
+            self._daemons.append(subprocess.Popen(words, env=self._variables, stdout=log, stderr=log))
+
+    def _logs(self) -> str:
+        return "\n".join(path.read_text(errors="replace")[-1500:] for path in sorted(self.folder.glob("*.log")))
+
+    @staticmethod
+    def _ip(*words: str) -> str:
+        return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def slurm_cluster(folder: Path, count: int, variables: Mapping[str, str]) -> Iterator[Cluster]:
+    """Run a cluster for the duration of the block; its jobs get these variables."""
+    cluster = Cluster(folder, count, variables)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
