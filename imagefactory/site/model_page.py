@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from statistics import fmean
@@ -112,8 +112,6 @@ class Version:
     platform: str
     slug: str | None
     state: str
-    unlocked: str
-    """Why it has no lock, if it has none."""
     faults: tuple[str, ...]
     default: bool
 
@@ -157,6 +155,8 @@ class ModelPage:
     drafters: tuple[Drafter, ...]
     servers: tuple[str, ...]
     versions: tuple[Version, ...]
+    not_locked: tuple[tuple[str, str], ...]
+    """What could be built but is not locked, and why."""
     not_built: tuple[tuple[str, str], ...]
     measured: tuple[Measured, ...]
     generated: tuple[Measured, ...]
@@ -224,7 +224,12 @@ def model_page(
         drafters=drafters,
         servers=tuple(title for title in TITLES.values() if title in runs),
         versions=versions,
-        not_built=_not_built(stock, name),
+        not_locked=_by_reason(
+            (cell, reason_unlocked(project.matrix, cell) or why)
+            for cell, why in stock.missing.items()
+            if cell.model == name
+        ),
+        not_built=_by_reason((one.cell, one.reason) for one in stock.excluded if one.cell.model == name),
         measured=tuple(result for result in measured if not result.shape),
         generated=tuple(result for result in measured if result.shape),
         reported=reported,
@@ -342,18 +347,16 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, ImagePage]) -> Iter
             platform=cell.platform,
             slug=image.slug if image else None,
             state=image.state if image else stock.missing.get(cell, "not built"),
-            unlocked="" if image else reason_unlocked(stock.project.matrix, cell),
             faults=tuple(faults_of(stock.project, cell)),
             default=cell == home,
         )
 
 
-def _not_built(stock: Stock, name: str) -> tuple[tuple[str, str], ...]:
-    """List the excluded combinations with the reason; those of all archs with one reason are one line."""
+def _by_reason(cells: Iterable[tuple[Cell, str]]) -> tuple[tuple[str, str], ...]:
+    """List combinations with the reason; those of all archs with one reason are one line."""
     reasons: dict[tuple[str, str], dict[str, None]] = {}
-    for exclusion in stock.excluded:
-        if exclusion.cell.model == name:
-            reasons.setdefault((exclusion.cell.runs, exclusion.reason), {})[exclusion.cell.arch] = None
+    for cell, reason in cells:
+        reasons.setdefault((cell.runs, reason), {})[cell.arch] = None
     return tuple((f"{runs} on {', '.join(archs)}", reason) for (runs, reason), archs in reasons.items())
 
 
