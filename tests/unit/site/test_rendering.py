@@ -232,7 +232,7 @@ def test_neighbours_say_what_is_left_to_pull(files: dict[str, bytes]) -> None:
         (f"images/{TINY.replace('arm64', 'amd64')}.html", "a layer has never been built"),
         (BIG, "not known to be published"),
         ("models/big.html", "but are not locked"),
-        ("models/big.html", " on gpu: nobody has such a machine"),
+        ("models/big.html", "vLLM 1.0 on gpu, cpu: nobody has such a machine"),
         ("models/big.html", "This project has not measured this model yet."),
         ("models/tiny.html", "matrix.yaml has no memory figures"),
         ("models/big.html", "Tools are off: coding agents need"),
