@@ -81,7 +81,9 @@ def _tokenizer(tiny: bytes, size: int, texts: tuple[str, ...]) -> bytes:
     """Give the tokenizer of single bytes the words of our prompts, so that they have as many tokens as elsewhere."""
     document = parse_json(tiny)
     vocabulary: dict[str, int] = document["model"]["vocab"]
-    taken = {token["id"] for token in document["added_tokens"]} | set(vocabulary.values())
+    # A special token that the vocabulary lacks would get the number after its last word, and not its own.
+    vocabulary |= {token["content"]: token["id"] for token in document["added_tokens"]}
+    taken = set(vocabulary.values())
     free = (number for number in range(size) if number not in taken)
     words = dict.fromkeys(word for text in texts for word in re.findall(r" ?[A-Za-z]+", text))
     # Ġ is a space: https://huggingface.co/docs/tokenizers/api/pre-tokenizers, ByteLevel.

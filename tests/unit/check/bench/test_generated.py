@@ -16,13 +16,15 @@ from tests.fixtures.failures import raises
 def test_every_token_of_a_shape_is_a_word_and_our_prompts_have_few(shape: str, tmp_path: Path) -> None:
     write_model(REPOSITORY, shape, tmp_path)
     config, tokenizer = (json.loads((tmp_path / name).read_text()) for name in ("config.json", "tokenizer.json"))
-    numbers = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]
-    assert sorted(numbers) == list(range(config["vocab_size"]))
-    assert {config["bos_token_id"], config["eos_token_id"]} <= {token["id"] for token in tokenizer["added_tokens"]}
+    vocabulary = tokenizer["model"]["vocab"]
+    assert sorted(vocabulary.values()) == list(range(config["vocab_size"]))
+    special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    assert special.items() <= vocabulary.items()
+    assert {config["bos_token_id"], config["eos_token_id"]} <= set(special.values())
     text = load_prompts(REPOSITORY).of(MIXED)[0]
     words = [word for word in text.replace(" ", " Ġ").split() if word.lstrip("Ġ").isalpha()]
     assert words
-    assert all(word in tokenizer["model"]["vocab"] for word in words)
+    assert all(word in vocabulary for word in words)
     assert len(config.get("layer_types", range(config["num_hidden_layers"]))) == config["num_hidden_layers"]
 
 
