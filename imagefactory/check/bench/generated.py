@@ -31,7 +31,8 @@ _SHAPES: Final = Path(DATA, "shapes")
 
 def folder_name(shape: str) -> str:
     """Return the name of the model's folder; `shape` is a name in data/shapes, or the path of a config."""
-    return f"{PREFIX}{Path(shape).parent.name if Path(shape).name == 'config.json' else Path(shape).stem}"
+    path = Path(shape)
+    return f"{PREFIX}{path.parent.name if path.name == 'config.json' else path.name.removesuffix('.json')}"
 
 
 def shapes(root: Path) -> dict[str, Path]:

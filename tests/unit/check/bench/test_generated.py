@@ -14,6 +14,7 @@ from tests.fixtures.failures import raises
 
 @pytest.mark.parametrize("shape", shapes(REPOSITORY))
 def test_every_token_of_a_shape_is_a_word_and_our_prompts_have_few(shape: str, tmp_path: Path) -> None:
+    assert folder_name(shape) == f"generated-{shape}"
     write_model(REPOSITORY, shape, tmp_path)
     config, tokenizer = (json.loads((tmp_path / name).read_text()) for name in ("config.json", "tokenizer.json"))
     vocabulary = tokenizer["model"]["vocab"]
