@@ -106,6 +106,8 @@ class ServerVersion(_Model):
     """What we compile: nothing (`published`), the kernels that matter on the chip (`graft`) or all of vLLM (`whole`),
     and the packages listed; for every arch with a GPU, or by arch. A git reference is always compiled whole."""
     extras: list[Name] = []  # extras of the server's distribution to install: b12x stands for vllm[b12x]
+    flags: Annotated[dict[str, dict[str, str]], Field(exclude=True)] = {}
+    """Flags of its images, by the weights of the model; they replace the model's. No lock changes with them."""
     overrides: list[Override] = []  # requirements that replace those of every package
 
     @model_validator(mode="after")

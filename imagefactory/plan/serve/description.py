@@ -40,6 +40,7 @@ def describe_image(
     # The first shape is in model.json already (`serve_document`).
     for shape in matrix.models[cell.model].shapes(cell.server, cell.arch)[1:]:
         serve |= shape.by_name(given=True)
+    serve |= matrix.versions[cell.version].flags.get(matrix.models[cell.model].weights, {})
     facts, server = _image_facts(matrix, cell, kernels), server_of(cell)
     serve.setdefault("load_format", loader_of(matrix, cell))
     serve = server.in_words_of(matrix.versions[cell.version], serve, matrix.models[cell.model].weights)
@@ -121,6 +122,8 @@ def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> di
     }
     if arch.flashinfer_cuda_arch_list and (modules := called_modules(matrix, cell)):
         facts["flashinfer"] = {"archs": arch.flashinfer_cuda_arch_list, "modules": modules}
+    if version.extras:
+        facts["extras"] = version.extras
     memory = matrix.models[cell.model].memory
     if memory is not None:
         facts["memory"] = {

@@ -97,6 +97,7 @@ class Start(NamedTuple):
     def matching(self, kind: str, more: Mapping[str, object]) -> Iterator[Json]:
         """Yield the server's rules of a kind that hold, given facts beyond the settings."""
         own = {"version": self.image.version, "weights": self.image.facts.get("weights", "")}
+        own["extras"] = " ".join(self.image.facts.get("extras", ()))
         facts = rules.Facts({**self.settings.values, **own, **more}, self.settings.given, self.image.at_least)
         return rules.matching(self.server.rules[kind], facts)
 

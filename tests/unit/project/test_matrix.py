@@ -10,6 +10,7 @@ import pytest
 from imagefactory.errors import FactoryError
 from imagefactory.lock.drift import wheels_made_from
 from imagefactory.project.cells import Cell, reason_excluded
+from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.matrix import SOURCE, load_matrix
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises
@@ -93,6 +94,8 @@ def test_extras_make_a_version_of_their_own_and_change_its_lock() -> None:
     plain, extra = (Cell("gemma4-31b", name, "gb10", "linux/arm64") for name in ("0.32.0", "0.32.0-b12x"))
     assert reason_excluded(matrix, extra) is None
     assert wheels_made_from(matrix, plain) != wheels_made_from(matrix, extra)
+    lock = WheelLock.read(REPOSITORY / "locks/0.32.0-b12x/gb10-linux-arm64.toml")
+    assert lock.made_from == wheels_made_from(matrix, extra), "flags of a version change no lock"
     assert "no extras" in str(reason_excluded(matrix, replace(extra, model="tiny", arch="cpu")))
 
 

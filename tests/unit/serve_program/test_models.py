@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
-from imagefactory.project.cells import usable_drafters
+import pytest
+
+from imagefactory.project.cells import buildable, usable_drafters
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import select_one
 from tests.fixtures.serving import READINGS, Images
@@ -19,15 +21,18 @@ def speculative(command: list[str]) -> dict[str, Any]:
     return found
 
 
-def test_every_model_passes_all_checks_on_an_idle_spark(real_image: Images, real_matrix: Matrix) -> None:
+@pytest.mark.parametrize("version", ["", "@0.33.0"])
+def test_every_model_passes_all_checks_on_an_idle_spark(real_image: Images, real_matrix: Matrix, version: str) -> None:
+    new = {cell.model for cell in buildable(real_matrix) if f"@{cell.version}" == version and cell.arch == "gb10"}
     for name, model in real_matrix.models.items():
-        if model.memory is not None:
+        if model.memory is not None and (name in new or not version):
+            cell = select_one(real_matrix, f"{name}{version}")
             # The readings have no cable; what a pair's cable needs is tested by itself.
             node = model.node_settings(0) | {"SKIP_CHECKS": "pair" if model.sparks > 1 else ""}
-            shown = real_image(name).dry_run({"PORT": "18999", **node}, readings=READINGS / "gb10.json")
+            shown = real_image(str(cell)).dry_run({"PORT": "18999", **node}, readings=READINGS / "gb10.json")
             assert [check for check in shown["checks"] if check["result"] == "fail"] == [], name
             [told] = [check["detail"] for check in shown["checks"] if check["name"] == "memory"]
-            drafter = model.memory.drafter_gb if usable_drafters(real_matrix, select_one(real_matrix, name)) else 0
+            drafter = model.memory.drafter_gb if usable_drafters(real_matrix, cell) else 0
             assert f"weights {model.memory.weights_gb / model.sparks + drafter:.1f} GB" in told, name
             assert model.repo in shown["command"]
 
@@ -46,6 +51,34 @@ def test_model_that_drafts_by_itself_keeps_its_cache_type_and_a_users_flag_wins(
     assert flag(command, "--kv-cache-dtype") == "fp8"
     drafting = {"method": "mtp", "num_speculative_tokens": 3, "moe_backend": "triton"}
     assert speculative(command) == {"model": "nvidia/Qwen3.6-35B-A3B-NVFP4", **drafting}
+
+
+def test_experts_in_nvfp4_take_the_kernels_that_a_version_brings_for_them(real_image: Images) -> None:
+    model = "qwen3.6-35b-a3b-nvfp4"
+    assert flag(real_image(model).command(), "--moe-backend") == "marlin"
+    assert flag(real_image(f"{model}@0.32.0-b12x").command(), "--moe-backend") == "b12x"
+    assert flag(real_image("gemma4-31b@0.32.0-b12x").command(), "--moe-backend") is None
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "machine", "refusal"),
+    [
+        ("qwen3.6-35b-a3b-nvfp4@0.32.0-b12x", {}, "gb10", ""),
+        ("qwen3.6-35b-a3b-nvfp4@0.33.0", {"EXTRA_ARGS": "--moe-backend b12x"}, "gb10", "does not have"),
+        ("gemma4-31b", {"ATTENTION_BACKEND": "b12x"}, "gb10", "--attention-backend b12x needs the package b12x"),
+        ("gemma4-31b", {"EXTRA_ARGS": "--linear-backend=flashinfer_b12x"}, "gb10", ""),
+        ("gemma4-31b/h100", {"EXTRA_ARGS": "--linear-backend=flashinfer_b12x"}, "h100", "this GPU has 9.0"),
+    ],
+)
+def test_kernels_of_b12x_are_refused_where_they_are_not_or_cannot_run(
+    real_image: Images, target: str, given: dict[str, str], machine: str, refusal: str
+) -> None:
+    shown = real_image(target).dry_run({"PORT": "18999", **given}, readings=READINGS / f"{machine}.json")
+    found = [
+        check["detail"] for check in shown["checks"] if (check["name"], check["result"]) == ("combination", "fail")
+    ]
+    assert bool(found) == bool(refusal), found
+    assert refusal in "".join(found)
 
 
 def test_a_users_drafter_is_handed_on_however_deep_its_text_nests(real_image: Images) -> None:

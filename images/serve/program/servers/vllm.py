@@ -21,6 +21,7 @@ PARALLEL = Parallel(
     ("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"), ("--data-parallel-size", "-dp")
 )
 EXECUTOR = "--distributed-executor-backend"
+BACKENDS = ("--moe-backend", "--linear-backend", "--attention-backend")
 WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 
@@ -205,7 +206,9 @@ def counters(metrics: bytes) -> Drafts:
 
 def _facts(settings: Settings, built: Command) -> dict[str, object]:
     cache, drafter = built.cache_dtype, built.speculative or {}
+    backends = {flag: (option(built.arguments, flag) or "").lower() for flag in BACKENDS}
     return {
+        "b12x": next((f"{flag} {value}" for flag, value in backends.items() if "b12x" in value), ""),
         "cache": cache if cache != "auto" else "",
         "drafter": str(drafter.get("model", "")) if drafter.get("method") == "dflash" else "",
         "drafts_by": str(drafter.get("method", "")),
