@@ -21,6 +21,7 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.description import describe_image, image_environment, serve_document
 from imagefactory.project.cells import Cell, buildable, known_faults, usable_drafters
+from imagefactory.project.counterparts import reason_no_default
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, version_title
@@ -75,7 +76,7 @@ def with_tables(root: Path) -> dict[Path, str]:
         "docs/models.md": {
             "uses": models_by_use(matrix, published),
             "facts": model_facts(matrix),
-            "versions": kept_versions(matrix),
+            "versions": kept_versions(matrix) + newer_versions(Project(root)),
         },
         "docs/cluster.md": {"fits": fits_on_machines(root, matrix)},
         "README.md": {"tags": best_by_use(matrix, published)},
@@ -195,6 +196,15 @@ def kept_versions(matrix: Matrix) -> str:
         for name, kept in matrix.kept.items()
     )
     return markdown_table(rows, "version", "kept until", "for", "known faults")
+
+
+def newer_versions(project: Project) -> str:
+    """Say of each release after the default one why it is not the default."""
+    versions, default = project.matrix.vllm, project.matrix.defaults.vllm
+    releases = [name for name, version in versions.items() if name == version.release]
+    newer = [name for name in releases if versions[name].version > versions[default].version]
+    reasons = {name: reason for name in newer if (reason := reason_no_default(project, name))}
+    return "".join(f"\n\n{version_title(name)} is not the default: {reason}." for name, reason in reasons.items())
 
 
 def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:

@@ -52,13 +52,17 @@ def faults_of(project: Project, cell: Cell) -> list[str]:
     return [*known_faults(project.matrix, cell), *filter(None, [reason_unserved(project, cell)])]
 
 
+def reason_no_default(project: Project, version: str) -> str:
+    """Say why a version cannot be the default on the default arch; empty if it can."""
+    cells = all_combinations(project.matrix, version, project.matrix.defaults.arch)
+    return next((reason for cell in cells if (reason := reason_unserved(project, cell))), "")
+
+
 def refuse_unserved_default(project: Project) -> None:
     """Raise an error if a default version is one that no smoke test has served."""
     defaults = project.matrix.defaults
     for version in filter(None, (defaults.vllm, defaults.tags)):
-        cells = all_combinations(project.matrix, version, defaults.arch)
-        why = next((reason for cell in cells if (reason := reason_unserved(project, cell))), "")
-        if why:
+        if why := reason_no_default(project, version):
             raise LockError(
                 "untried-default",
                 f"{version_title(version)} cannot be a default.",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from imagefactory.docs.generated import newer_versions
 from imagefactory.project.counterparts import cpu_counterparts, faults_of
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
@@ -36,6 +37,15 @@ def test_a_version_that_was_served_nowhere_is_refused_as_a_default(
     assert f"T{UNSERVED[1:]}." in refusal
     own_inv.checkout.edit_matrix('defaults: {vllm: "2.0", arch: gpu}', 'defaults: {vllm: "2.0", arch: cpu}')
     assert "cannot be a default" not in own_inv("lock", "--check").stderr
+
+
+def test_the_page_of_versions_says_why_a_newer_release_is_not_the_default(own_inv: Inv) -> None:
+    assert newer_versions(Project(own_inv.root)) == ""
+    own_inv.checkout.edit_matrix(
+        '  "2.0": {release: "2.0"}\n', '  "2.0": {release: "2.0"}\n  "3.0": {release: "3.0"}\n'
+    )
+    told = newer_versions(Project(own_inv.root))
+    assert told.strip() == f"vLLM 3.0 is not the default: {UNSERVED.replace('@2.0', '@3.0')}."
 
 
 def test_versions_of_one_release_are_served_by_its_cpu_image(own_inv: Inv) -> None:
