@@ -13,7 +13,7 @@ from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Unwatched
 from imagefactory.check.smoke.containers import Containers
-from imagefactory.check.smoke.record import Level
+from imagefactory.check.smoke.record import Level, reason_in
 from imagefactory.check.smoke.subject import (
     Subject,
     in_daemon,
@@ -140,7 +140,7 @@ class _Preparing:
         done = self.containers.once(image, *_GPU_QUERY, options=options, timeout=120)
         gpus = tuple(match for line in done.stdout.splitlines() if (match := _GPU.fullmatch(line.strip())))
         if done.returncode or not gpus:
-            reason = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+            reason = reason_in(done.stderr.strip() or done.stdout)
             raise _CannotRunError(f"containers see no NVIDIA GPU here ({reason})")
         if arch.capability not in {gpu["capability"] for gpu in gpus}:
             present = ", ".join(f"{gpu['name']} ({gpu['capability']})" for gpu in gpus)

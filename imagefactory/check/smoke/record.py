@@ -46,8 +46,9 @@ def reason_in(message: str) -> str:
     """Return the line of a message that says most: the last one of a log, before pytest's own explanation."""
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["no reason is known"]
     before_assert = [*takewhile(lambda line: not line.startswith("assert "), lines)] or lines[:1]
-    # What Python leaves behind where it ends may warn after the error; a warning has two lines.
-    telling = [line for line in before_assert if "Warning: " not in line and not line.startswith("warnings.warn(")]
+    # What Python leaves behind where it ends may warn after the error, in two lines; docker's last line names its help.
+    after_all = ("warnings.warn(", "See 'docker ")
+    telling = [line for line in before_assert if "Warning: " not in line and not line.startswith(after_all)]
     return (telling or before_assert)[-1]
 
 

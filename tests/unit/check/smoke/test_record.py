@@ -149,6 +149,11 @@ def test_the_error_is_the_reason_though_python_warns_where_it_ends() -> None:
     assert reason_in("DeprecationWarning: all there is") == "DeprecationWarning: all there is"
 
 
+def test_the_reason_of_docker_is_not_where_its_help_is() -> None:
+    refused = "docker: Error response from daemon: no space left on device."
+    assert reason_in(f"{refused}\nSee 'docker run --help'.\nassert 125 == 0") == refused
+
+
 def test_a_cpu_image_has_no_gpu_level_and_no_tag_requires_it(serving_matrix: Matrix) -> None:
     assert levels_of(serving_matrix, "cpu") == ("static", "container", "serve")
     assert levels_of(serving_matrix, "gb10") == LEVELS

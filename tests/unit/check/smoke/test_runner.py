@@ -100,7 +100,10 @@ def test_a_level_that_cannot_run_says_why(project: Project, level: Level, cell: 
 @pytest.mark.parametrize(
     ("code", "printed", "why"),
     [
-        (125, 'could not select driver ""', 'containers see no NVIDIA GPU here (could not select driver "")'),
+        (
+            *(125, "could not select driver \"\"\nSee 'docker run --help'."),
+            'containers see no NVIDIA GPU here (could not select driver "")',
+        ),
         (0, "NVIDIA H200, 9.0\n", "the image is for compute capability 12.0; here is NVIDIA H200 (9.0)"),
     ],
 )
