@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -52,7 +51,7 @@ class Endpoint:
     def count_tokens(self, model: str, prompt: str, more: str = "") -> int | None:
         """Return the tokens of a chat with one message, and what else a request has, or None if it is unknown."""
         try:
-            document = self.json("POST", "/tokenize", _chat(model, prompt) | json.loads(more or "{}"))
+            document = self.json("POST", "/tokenize", _chat(model, prompt) | parse_json(more or "{}"))
             return _tokens(document["count"])
         except (CheckError, KeyError, TypeError, ValueError):
             return None

@@ -40,7 +40,7 @@ class Servers:
         shutil.copy(REPOSITORY / PANEL, publisher.factory.root / PANEL)
 
     def publish(self, says: Places = PLACES, failure: Exception | None = None, **options: Any) -> Promotion:
-        def answer(_: object, __: object, digest: Digest, ___: object) -> AnswersResult:
+        def answer(_: object, digest: Digest) -> AnswersResult:
             if failure:
                 raise failure
             self.started.append(digest)

@@ -87,7 +87,7 @@ def test_badges_are_what_the_image_serves_by_default() -> None:
 
 def test_there_is_the_advice_that_the_site_needs_and_none_without_documentation(tmp_path: Path) -> None:
     guides = read_guides(REPOSITORY)
-    assert len(guides.choices) == 11
+    assert len(guides.choices) == 12
     assert [choice.use for choice in guides.choices].count("TurboQuant") == 2
     assert len(guides.troubles) >= 10
     assert guides.exit_codes.keys() == {64, 65, 66, 67, 68}
