@@ -4,9 +4,7 @@ Nodes share the machine's files, as those of a cluster share home and images. Ev
 that node, containers too, since they use its network: so killing all of it is a power cut.
 """
 
-import json
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "podman", "ip", "nsenter", "unshare", "curl", "jq")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "jq")
 NETWORK, CONTROLLER = "10.89.0", "10.89.0.254"
 PATIENCE = 60
 """Seconds for a daemon to answer."""
@@ -49,7 +47,7 @@ def slurm_missing() -> str:
     if os.geteuid():
         return "network namespaces need root"
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    packages = "slurmctld, slurmd, slurm-client, munge, podman, iproute2, util-linux, curl, jq"
+    packages = "slurmctld, slurmd, slurm-client, munge, iproute2, util-linux, jq"
     return f"no {', '.join(missing)}; Debian: {packages}" if missing else ""
 
 
@@ -130,19 +128,6 @@ class Cluster:
         with suppress(AssertionError):
             return set(self.call("sinfo", "--noheader", "--Node", "--format", "%T").split())
         return set()
-
-    def job(self, number: str) -> dict[str, str]:
-        """Return what Slurm knows of a job."""
-        shown = self.call("scontrol", "show", "job", number)
-        return dict(re.findall(r"(\w+)=(\S*)", shown))
-
-    def ask(self, prompt: str) -> str:
-        """Ask the first node's server for a completion; an empty text if it does not answer."""
-        body = json.dumps({"model": "tiny", "prompt": prompt, "max_tokens": 4, "temperature": 0})
-        form = ("--header", "Content-Type: application/json", "--data", body, f"http://{NETWORK}.1:8000/v1/completions")
-        with suppress(AssertionError, ValueError, LookupError):
-            return str(json.loads(self.call("curl", "-sS", "-m", "50", *form))["choices"][0]["text"])
-        return ""
 
     def stop(self) -> None:
         for name in self.nodes:
