@@ -56,6 +56,7 @@
   if (!search) return;
   let entries = [];
   let texts = [];
+  let entered = false;
   /** Load what can be found when somebody is about to search. */
   const load = () => {
     const script = Object.assign(document.createElement("script"), { src: `${root}search-data.js` });
@@ -63,8 +64,14 @@
       entries = window.searchData;
       texts = entries.map((entry) => entry.join(" ").toLowerCase());
       find();
+      if (entered) openFirst();
     });
     document.head.append(script);
+  };
+  /** Open the first thing found; while the entries still load, as soon as they are there. */
+  const openFirst = () => {
+    entered = !entries.length;
+    list.querySelector("a")?.click();
   };
   /** Whether a text has a word that begins so: "coding" is not in "decoding". */
   const hasWord = (text, start) => {
@@ -129,7 +136,7 @@
   search.addEventListener("input", find);
   search.addEventListener("focus", load, { once: true });
   search.addEventListener("focus", find);
-  search.addEventListener("keydown", (event) => event.key === "Enter" && list.querySelector("a")?.click());
+  search.addEventListener("keydown", (event) => event.key === "Enter" && openFirst());
   search.parentElement.addEventListener("keydown", (event) => { if (event.key === "Escape") list.hidden = true; });
   search.parentElement.addEventListener("focusout", (event) => {
     if (!event.currentTarget.contains(event.relatedTarget)) list.hidden = true;

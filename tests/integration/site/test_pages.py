@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.fixtures.small_site import TINY
 from tests.integration.site.conftest import Tabs, violations
@@ -102,6 +102,22 @@ def test_search_knows_other_words_and_no_parts_of_words(site: str, tabs: Tabs) -
     page.keyboard.press("Enter")
     expect(page.locator("#choose-form select[name=context]")).to_have_value("65536")
     expect(page.get_by_label("Free memory, GB")).to_have_value("100")
+
+
+def test_enter_waits_for_what_search_still_loads(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/mods.html")
+    waiting: list[Route] = []
+
+    def hold(route: Route) -> None:
+        waiting.append(route)
+
+    page.route("**/search-data.js", hold)
+    with page.expect_request("**/search-data.js"):
+        page.locator("#search").fill("tiny")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Mods")
+    waiting[0].continue_()
+    expect(page.get_by_role("heading", level=1)).to_have_text("tiny")
 
 
 def test_the_header_is_one_row_on_a_phone_and_its_menu_opens(site: str, tabs: Tabs) -> None:
