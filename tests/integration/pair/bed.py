@@ -82,8 +82,9 @@ def bed_missing(programs: Sequence[str] = PROGRAMS) -> str | None:
 
 
 def _unshare(*words: str) -> list[str]:
+    """Return the command of a machine, which ends with the tests, even if these are killed."""
     spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child")
-    return ["unshare", *spaces, "--propagation", "private", *words]
+    return ["setpriv", "--pdeathsig", "KILL", "unshare", *spaces, "--propagation", "private", *words]
 
 
 def stock(image: str, root: Path) -> None:
