@@ -1,7 +1,8 @@
 """A cluster of Slurm on one Linux machine: its controller and each node in a network namespace of their own.
 
-Nodes share the machine's files, as those of a cluster share home and images. Everything in a node's network belongs to
-that node, containers too, since they use its network: so killing all of it is a power cut.
+Nodes share the machine's files, as those of a cluster share home; /run, /dev/shm and Podman's disk are a node's own.
+Everything in a node's network belongs to that node, containers too, since they use its network: so killing all of it
+is a power cut.
 """
 
 import os
@@ -10,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +19,32 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare
 NETWORK, CONTROLLER = "10.89.0", "10.89.0.254"
 PATIENCE = 60
 """Seconds for a daemon to answer."""
+NODE = """
+set -e
+mount -t tmpfs run /run
+mount -t tmpfs shm /dev/shm
+mount --bind "$1" "$2"
+shift 2
+exec "$@"
+"""
+"""A node boots: what a machine forgets is empty, and its disk is in place."""
+STORAGE = """
+[storage]
+driver = "overlay"
+graphroot = "{folder}/disk"
+runroot = "/run/containers"
+[storage.options]
+additionalimagestores = [{images}]
+"""
+# A node has no systemd; and Podman's own limits are above those that root may set on some machines.
+CONTAINERS = """
+[containers]
+default_ulimits = ["nofile=10000:10000", "nproc=1000:1000"]
+log_driver = "k8s-file"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
 # A job that is put back waits until its credential has expired: without cred_expire, for two minutes.
 CONFIG = """
 ClusterName=test
@@ -60,14 +87,17 @@ def wait_for(what: str, holds: Callable[[], bool], seconds: float, evidence: Cal
 
 
 class Cluster:
-    """A controller and its nodes, n1 and so on."""
+    """A controller and its nodes, n1 and so on, which have the images of a folder of Podman's storage."""
 
-    def __init__(self, folder: Path, count: int, variables: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, count: int, images: Path | None) -> None:
         self.folder = folder
         self.nodes = {f"n{number}": f"{NETWORK}.{number}" for number in range(1, count + 1)}
         self._mark = secrets.token_hex(3)
         self._variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "SLURM_CONF": f"{folder}/slurm.conf"}
-        self._variables |= variables
+        storage, containers = folder / "storage.conf", folder / "containers.conf"
+        storage.write_text(STORAGE.format(folder=folder, images=f'"{images}"' if images else ""))
+        containers.write_text(CONTAINERS)
+        self._variables |= {"CONTAINERS_STORAGE_CONF": str(storage), "CONTAINERS_CONF": str(containers)}
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
@@ -85,7 +115,9 @@ class Cluster:
         self._lay_cables()
         wait_for("munged", (self.folder / "munge.socket").exists, PATIENCE)
         self._run(*self._inside("control", "slurmctld", "-D", "-f", f"{self.folder}/slurm.conf"))
+        (self.folder / "disk").mkdir()
         for name in self.nodes:
+            (self.folder / f"disk.{name}").mkdir()
             self.boot(name)
         wait_for("nodes", lambda: self.states() == {"idle"}, PATIENCE, self._logs)
 
@@ -106,7 +138,9 @@ class Cluster:
             self._ip(*own, "link", "set", "eth0", "up")
 
     def boot(self, name: str) -> None:
-        self._run(*self._inside(name, "slurmd", "-D", "-N", name, "-f", f"{self.folder}/slurm.conf"))
+        disks = (str(self.folder / f"disk.{name}"), str(self.folder / "disk"))
+        boot = ("unshare", "--mount", "sh", "-c", NODE, name, *disks)
+        self._run(*self._inside(name, *boot, "slurmd", "-D", "-N", name, "-f", f"{self.folder}/slurm.conf"))
 
     def cut_power(self, name: str) -> None:
         """Kill whatever uses a node's network; more may start meanwhile."""
@@ -115,6 +149,14 @@ class Cluster:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             time.sleep(0.2)
+        for container in (self.folder / f"disk.{name}" / "overlay-containers").glob("*/"):
+            for group in Path("/sys/fs/cgroup").glob(f"**/libpod*{container.name}"):
+                with suppress(OSError):
+                    group.rmdir()
+
+    def processes(self, name: str) -> int:
+        """Return how many a node has; Slurm's daemon is one."""
+        return len(self._ip("netns", "pids", self._space(name)).split())
 
     def call(self, *words: str, node: str = "control", timeout: float = 60) -> str:
         command = ["nsenter", f"--net=/run/netns/{self._space(node)}", *words]
@@ -160,9 +202,9 @@ class Cluster:
 
 
 @contextmanager
-def slurm_cluster(folder: Path, count: int, variables: Mapping[str, str]) -> Iterator[Cluster]:
-    """Run a cluster for the duration of the block; its jobs get these variables."""
-    cluster = Cluster(folder, count, variables)
+def slurm_cluster(folder: Path, count: int, images: Path | None = None) -> Iterator[Cluster]:
+    """Run a cluster for the duration of the block."""
+    cluster = Cluster(folder, count, images)
     try:
         cluster.start()
         yield cluster
