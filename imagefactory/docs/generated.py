@@ -172,7 +172,7 @@ class Glance:
     context: str
     takes: float  # gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU
     each: str
-    slowest: float  # tokens per second for one user on the model's own arch
+    slowest: float  # tokens per second for one user on the model's own arch, drafted as the image does
     speed: str  # a range, since it depends on the text
     quality: str
 
@@ -229,7 +229,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
         _thousands(context) + (f" of {_thousands(longest)}" if context < longest else ""),
         takes,
         " each" if model.sparks > 1 else "",
-        speed.slowest if speed else 0,
+        speed.counts if speed else 0,
         speed.rounded + (f" ({speed.otherwise})" if speed.otherwise else "") if speed else NOT_MEASURED,
         ", ".join(map(str, published.quality(name))) or NOT_MEASURED,
     )

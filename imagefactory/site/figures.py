@@ -37,6 +37,11 @@ class Speed:
     """How they drafted, if not as the image does."""
 
     @property
+    def counts(self) -> float:
+        """The speed that orders models; 0 if nobody measured one that drafts as its image does."""
+        return 0 if self.otherwise else self.slowest
+
+    @property
     def rounded(self) -> str:
         return "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (self.slowest, self.fastest)))
 

@@ -62,7 +62,7 @@ def order_by_use(matrix: Matrix, models: Iterable[ModelPage]) -> dict[str, list[
             model.name,
             matrix.models[model.name].good_for,
             "tools" in model.badges,
-            model.speed.slowest if model.speed else 0,
+            model.speed.counts if model.speed else 0,
             model.hard,
         )
         for model in models

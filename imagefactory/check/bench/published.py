@@ -58,8 +58,8 @@ class PublishedFigure(Frozen):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        says = self.tokens_per_second, self.speedup, self.first_token_ms, self.acceptance_range, self.accepted_at
-        if not any(says):
+        accepts = self.acceptance_length, self.acceptance_range, self.accepted_at
+        if not any((self.tokens_per_second, self.speedup, self.first_token_ms, *accepts)):
             raise PydanticCustomError("figure", "a figure needs a speed or an acceptance")
         if self.range and not self.range[0] <= (self.tokens_per_second or 0) <= self.range[1]:
             raise PydanticCustomError("range", "tokens_per_second must be within `range`")

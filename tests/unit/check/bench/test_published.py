@@ -45,6 +45,9 @@ def test_the_tables_of_the_sources_are_whole() -> None:
         ),
         (9.3, 13.7): speeds("qwen3-coder-next-nvfp4", source="nvidia-forum-dflash", cold=True),
         (222.3,): speeds("gemma4-26b-a4b", source="h100-article"),
+        (25.11, 23.76): speeds("gemma4-26b-a4b", source="django", kind="book", drafter="none"),
+        (12.1, 92): speeds("muse-glimmer-30b-nvfp4", source="lmsys-muse", drafter="none"),
+        (8.2, 57.9): speeds("qwen3.8-27b-fp8", source="kubesimplify", drafter="none"),
     }
     assert {wanted: tuple(found) for wanted, found in tables.items()} == {wanted: wanted for wanted in tables}
     of_thread = {
@@ -87,8 +90,33 @@ def test_no_figure_is_faster_than_memory() -> None:
         for figure in PUBLISHED.about(name)
         if (limit := figure_limit(model, PUBLISHED, figure))
     }
-    assert len(shares) > 40
-    assert {row: share for row, share in shares.items() if share > 1.03} == {}
+    assert len(shares) > 60
+    # "Around" 70 and 50, of SGLang in 2025: more than 16-bit attention and head allow: nobody says what it read.
+    unexplained = {("gpt-oss-120b", "prose", "none"), ("gpt-oss-20b", "prose", "none")}
+    assert {row for row, share in shares.items() if share > 1.03} == unexplained
+
+
+def test_a_position_of_a_draft_counts_from_one() -> None:
+    """AEON-7 counts from 0: its position 8, of which less than 3 % are accepted, is the ninth."""
+    [decay] = [figure.accepted_at for figure in PUBLISHED.about("qwen3.5-27b-nvfp4") if figure.accepted_at]
+    assert decay == ((1, 0.78), (9, 0.03))
+
+
+def test_an_acceptance_alone_is_a_figure() -> None:
+    found = {
+        figure.kind: (figure.acceptance_length, figure.speedup) for figure in PUBLISHED.about("gpt-oss-120b-dflash")
+    }
+    assert found["mt-bench"] == (3.7, None)
+    assert sorted(found) == ["gsm8k", "humaneval", "math500", "mbpp", "mt-bench"]
+
+
+def test_no_model_of_one_spark_is_without_a_speed_that_somebody_published() -> None:
+    without = {
+        name
+        for name, model in MODELS.items()
+        if model.memory and not any(figure.tokens_per_second for figure in PUBLISHED.about(name))
+    }
+    assert without == {"gpt-oss-120b-dflash"}, "its drafter's card has speed-ups only"
 
 
 def test_every_model_that_somebody_measured_on_a_spark_has_a_limit_beside_it() -> None:
