@@ -63,7 +63,8 @@ def unknown_name(
 ) -> UsageError:
     """Make the error for a name that does not exist, with the nearest that do."""
     known = list(known)
-    why, fix = why or f"Known: {', '.join(known)}.", f"{did_you_mean(name, known)}{hint}"
+    why, near = why or f"Known: {', '.join(known)}.", did_you_mean(name, known)
+    fix = f"{near}{'' if near.endswith('?') else '.'}{hint}"
     return UsageError("unknown-name", f"Unknown {what} {name!r}.", where=where, why=why, fix=fix)
 
 

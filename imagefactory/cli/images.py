@@ -145,6 +145,7 @@ def run(
     cells = [select_one(project, name) for name in target or [""]]
     profiles = chosen_profiles(with_)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
+    recipes.refuse_unknown(recipe, cells[0])
     form = recipe or ("compose" if compose else "print" if print_ else "")
     is_shared = form not in {"", "print", "compose", recipes.LLAMA_SWAP, recipes.QUADLET}  # a file for others
     options.at_most_one(recipe=is_shared, mod=mod)
@@ -168,13 +169,13 @@ def run(
         prepare.prepare(
             project,
             cell,
-            image or find(project, cell, say),
+            prepare.UNKNOWN,
             given=of_form(project.matrix, cell, settings),
             environment=os.environ,
             models=models or HUB_CACHE,
             mods=mod,
             limits=not no_ulimits,
-        )
+        ).of(image or find(project, cell, say))
         for cell in cells
     ]
     start = starts[0]

@@ -48,8 +48,6 @@ def up(
 
     VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key, HF_TOKEN the token for gated models.
     """
-    from dataclasses import replace
-
     from imagefactory.launch import prepare
     from imagefactory.launch.docker_run import HUB_CACHE
     from imagefactory.pair import up as pairs
@@ -64,8 +62,7 @@ def up(
     settings = prepare.settings_from(set)
     start = pairs.prepared(project, cell, given=settings, environment=os.environ, models=models or HUB_CACHE)
     with reach(host) as second:
-        image_id = pairs.pulled(image or prepare.image_to_run(project, cell, say), say)
-        start = replace(start, launch=replace(start.launch, image=image_id))
+        start = start.of(pairs.pulled(image or prepare.image_to_run(project, cell, say), say))
         pair = pairs.plan(cell, second, start, need, say)
         if print_ or compose or recipe:
             print(pairs.shown(pair, way), end="")

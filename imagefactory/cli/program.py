@@ -123,7 +123,7 @@ class FactoryProgram(Program):
 
     def print_task_help(self, name: str) -> None:
         context = self.parser.contexts[name]
-        words = [argument.name.strip("_").upper() for argument in context.positional_args if argument.kind is not list]
+        words = [_shown(str(argument.name)) for argument in context.positional_args if argument.kind is not list]
         if "--target" in context.flags and not words:
             words = ["[TARGET]" if context.flags["--target"].kind is str else "[TARGET …]"]
         group, _, command = name.partition(".")
@@ -208,7 +208,10 @@ class FactoryProgram(Program):
         if unknown:
             flags = [*(context.flags if context else ()), *self.initial_context.flags]
             candidates = flags if unknown[1].startswith("-") else ["help", *map(str, self.collection.task_names)]
-            why = f"{why} {did_you_mean(unknown[1], list(dict.fromkeys(candidates)))}"
+            of_groups = [name for name in candidates if name.endswith(f".{unknown[1]}")]
+            why = f"{why} {did_you_mean(unknown[1], of_groups or list(dict.fromkeys(candidates)))}"
+        if valueless := re.fullmatch(r"Flag <Argument: (\w+).*> needed value and was not given one!", why):
+            why = f"--{valueless[1].strip('_').replace('_', '-')} needs a value."
         return UsageError(
             "bad-command-line",
             "The command line cannot be understood.",
@@ -227,12 +230,18 @@ def _with_value(names: str, context: ParserContext) -> str:
 
 def _missing(context: ParserContext, names: list[str]) -> UsageError:
     """Say what a command lacks, in the words of its help."""
-    words = " ".join(name.upper() for name in names)
-    needs = "; ".join(f"{name.upper()} is {context.args[name].help or 'missing'}" for name in names)
+    words = " ".join(_shown(name) for name in names)
+    usage = " ".join(_shown(str(argument.name)) for argument in context.positional_args)
+    needs = "; ".join(f"{_shown(name)} is {context.args[name].help or 'missing'}" for name in names)
     return UsageError(
         "bad-command-line",
         f"`./inv {context.name}` needs {words}.",
         where=f"the command {context.name}",
         why=f"{needs}.",
-        fix=f"Run `./inv {context.name} {words}`; `./inv {context.name} --help` explains it.",
+        fix=f"Run `./inv {context.name} {usage}`; `./inv {context.name} --help` explains it.",
     )
+
+
+def _shown(name: str) -> str:
+    """Return what stands for an argument on the command line; Python's keywords end in an underscore here."""
+    return name.strip("_").upper()

@@ -77,10 +77,12 @@ def docs(project: Project) -> None:
     fast="linters, type checks and unit tests only",
     all="also the tests marked slow, and show which lines no test reaches",
     require_engine="fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
+    only="these tests alone, without linters; pytest's options may follow: 'tests/unit/oci -k gzip'",
 )
-def test(project: Project, fast: bool = False, all: bool = False, require_engine: bool = False) -> None:
+def test(project: Project, fast: bool = False, all: bool = False, require_engine: bool = False, only: str = "") -> None:
     """Run linters, type checks and tests; the end says which tests were skipped and why."""
-    options.at_most_one(fast=fast, all=all)
+    options.at_most_one(fast=fast, all=all, only=only)
+    options.at_most_one(require_engine=require_engine, only=only)
     arguments = [
         # More than cores: most integration tests wait for servers. By file, so that fixtures are made once.
         *("-n", "4", "--dist", "loadfile", "--durations", "20", "--durations-min", "5"),
@@ -92,7 +94,8 @@ def test(project: Project, fast: bool = False, all: bool = False, require_engine
     # The tools of this environment, whether it is activated or not.
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     environment = {**os.environ, "PATH": path}
-    for line in (*CHECKS, shlex.join(["python", "-m", "pytest", *arguments])):
+    lines = [f"python -m pytest {only}"] if only else [*CHECKS, shlex.join(["python", "-m", "pytest", *arguments])]
+    for line in lines:
         print(f"$ {line}", file=sys.stderr, flush=True)
         done = subprocess.run(line, shell=True, cwd=project.root, env=environment, check=False)  # noqa: S602 - lines of our own, with globs
         if done.returncode:

@@ -66,3 +66,4 @@ def new(project: Project, private: str = "", public: str = "") -> None:
     new_key_pair(secret, shown)
     print(secret)
     print(shown)
+    say("The first is secret: keep a copy elsewhere. Commit the second: it says whose signatures count.")

@@ -4,7 +4,8 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from imagefactory.assemble.engines.docker.daemon import image_id, load
 from imagefactory.assemble.images_here import built_layouts
@@ -38,6 +39,9 @@ from imagefactory.store.http import Retry
 from imagefactory.store.progress import Say, size
 from images.shipped.mods.manifest import IMAGE_FILES, NewFile
 
+UNKNOWN: Final = "sha256:" + "0" * 64
+"""Stands for the image until settings are accepted: what is wrong with them is said before one is looked for."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -46,6 +50,9 @@ class Start:
     launch: Launch
     served: Served
     command: tuple[str, ...]  # what the container will run
+
+    def of(self, image: str) -> "Start":
+        return replace(self, launch=replace(self.launch, image=pinned(image)))
 
     def line(self, *, detach: bool = True) -> list[str]:
         return docker_run(self.launch, detach=detach)

@@ -47,6 +47,13 @@ def settings_of_a_recipe(matrix: Matrix, cell: Cell, given: Mapping[str, str] = 
     return ({"NODES": "1"} if matrix.models[cell.model].sparks > 1 else {}) | dict(given)
 
 
+def refuse_unknown(style: str, cell: Cell) -> None:
+    server = server_of(cell)
+    launchers = [*server.recipes, QUADLET, LLAMA_SWAP, *CLUSTERS]
+    if style and style not in launchers:
+        raise unknown_name(f"launcher for {server.title}", style, launchers, "the --recipe option")
+
+
 def recipe_text(document: Mapping[str, Any]) -> str:
     """Write a recipe; its command is in double quotes: block scalars end where some parsers see the end of a line."""
     return yaml_text(document, '"', sys.maxsize)
@@ -65,9 +72,6 @@ def recipe_document(
         )
     cell, facts = launch.cell, launch.description["image"]
     server = server_of(cell)
-    if style not in server.recipes:
-        launchers = [*server.recipes, QUADLET, LLAMA_SWAP, *CLUSTERS]
-        raise unknown_name(f"launcher for {server.title}", style, launchers, "the --recipe option")
     nodes = int(image_environment(launch.description).get("NODES", "1"))
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": nodes}  # noqa: S104
     words = _template(server, command, defaults)

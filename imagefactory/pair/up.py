@@ -16,7 +16,7 @@ from pathlib import Path
 
 from imagefactory.errors import CheckError, EngineError, clean, unknown_name
 from imagefactory.launch.docker_run import Launch, compose, docker_once, docker_run, shell_line
-from imagefactory.launch.prepare import Start, prepare
+from imagefactory.launch.prepare import UNKNOWN, Start, prepare
 from imagefactory.launch.recipes import QUADLET, quadlet
 from imagefactory.pair import images, weights
 from imagefactory.pair.cable import Cable, find_cable
@@ -52,7 +52,6 @@ WAYS: dict[str, Way] = {"": lambda launch: shell_line(docker_run(launch)) + "\n"
 """How a start is written down."""
 UNSEEN = {"NODES": "2", "NODE_RANK": "0", "HEAD_ADDRESS": "192.0.2.1"}
 """Settings in the place of the cable's, which are known once both machines were looked at (RFC 5737)."""
-UNPULLED = "sha256:" + "0" * 64
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def prepared(
 
     The image and the cable's settings come later.
     """
-    start = prepare(project, cell, UNPULLED, given={**UNSEEN, **given}, environment=environment, models=models)
+    start = prepare(project, cell, UNKNOWN, given={**UNSEEN, **given}, environment=environment, models=models)
     settings = {name: value for name, value in start.launch.given.items() if name in given or name not in UNSEEN}
     return replace(start, launch=replace(start.launch, given=settings))
 

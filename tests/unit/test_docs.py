@@ -85,7 +85,7 @@ def unknown_options(code: str) -> list[str]:
     words = code.split()
     if options and words[0].lstrip("/.") != "inv" and words[0] in NAMESPACE.task_names:
         why = parse([word.strip("'\"[]") for word in words])
-        wrong += [why] if why and not re.search("required positional|needed value", why) else []
+        wrong += [why] if why and not why.endswith("needs a value.") else []
     return wrong
 
 

@@ -64,6 +64,12 @@ def test_a_missing_argument_is_asked_for_in_the_words_of_the_help(inv: Inv) -> N
     assert "`./inv explain` needs PATH." in said
     assert "PATH is a file in the image, such as" in said
     assert "needs FIRST SECOND" in inv.fails("bad-command-line", "answers.compare")
+    one_missing = inv.fails("bad-command-line", "answers.compare", "tiny")
+    assert "needs SECOND" in one_missing
+    assert "Run `./inv answers.compare FIRST SECOND`" in one_missing
+    assert "Run `./inv upgrade FROM`" in inv.fails("bad-command-line", "upgrade")  # in Python, `from` is a keyword
+    assert "--target needs a value." in inv.fails("bad-command-line", "build", "--target")
+    assert "--with needs a value." in inv.fails("bad-command-line", "pair", "up", "--with")
 
 
 def test_audit_takes_a_target_by_name_or_by_option_and_says_what_has_no_gpu(inv: Inv) -> None:
@@ -76,6 +82,8 @@ def test_audit_takes_a_target_by_name_or_by_option_and_says_what_has_no_gpu(inv:
 
 def test_typos_get_the_nearest_name_as_a_suggestion(inv: Inv) -> None:
     assert "Did you mean build?" in inv.fails("bad-command-line", "bilud")
+    assert "Did you mean pair.logs?" in inv.fails("bad-command-line", "logs")
+    assert "tiny. `./inv targets` lists all." in inv.fails("unknown-name", "plan", "nosuch")
     assert "Did you mean --target" in inv.fails("bad-command-line", "build", "--traget", "x")
     setting = ("run", "--print", "--image=x@sha256:" + "0" * 64, "--set=MAX_NUM_SEQ=1")
     assert "Did you mean MAX_NUM_SEQS" in inv.fails("bad-setting", *setting)

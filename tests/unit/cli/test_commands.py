@@ -124,3 +124,12 @@ def test_commands_act_on_the_checkout_that_they_were_collected_for(
     assert capsys.readouterr().out == "mods/a-mod/mod.yaml\n"
     assert (locked_checkout.root / "mods" / "a-mod" / "mod.yaml").is_file()
     assert not (tmp_path / "another").exists()
+
+
+def test_one_test_runs_alone_and_its_failure_is_the_commands(own_inv: Inv) -> None:
+    (own_inv.root / "test_one.py").write_text("def test_good(): pass\ndef test_bad(): assert False\n")
+    (own_inv.root / "pytest.ini").write_text("[pytest]\n")
+    done = own_inv("test", "--only", "test_one.py -k 'good or nothing'")
+    assert (done.returncode, done.stderr) == (0, "$ python -m pytest test_one.py -k 'good or nothing'\n")
+    assert own_inv("test", "--only", "test_one.py").returncode == 1
+    own_inv.fails("bad-option", "test", "--only", "x", "--fast")

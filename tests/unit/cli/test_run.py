@@ -163,6 +163,14 @@ def test_without_a_registry_nothing_names_the_placeholder(inv: Inv, monkeypatch:
         assert "./inv build --target big@2.0/gpu/arm64" in inv.fails("no-image", "run", *way)
 
 
+def test_what_is_wrong_with_an_option_is_said_before_an_image_is_looked_for(
+    inv: Inv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FACTORY_REGISTRY")
+    assert "32kk" in inv.fails("bad-setting", "run", "--print", "--set", "MAX_MODEL_LEN=32kk")
+    assert "Unknown launcher" in inv.fails("unknown-name", "run", "--recipe", "nosuch")
+
+
 def test_other_launchers_get_the_key_as_a_file_and_only_llama_swap_several_targets(own_inv: Inv) -> None:
     for style in ("quadlet", "llama-swap"):
         done = own_inv("run", f"--recipe={style}", IMAGE, VLLM_API_KEY=KEY)

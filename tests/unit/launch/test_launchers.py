@@ -10,7 +10,15 @@ import yaml
 
 from imagefactory.launch.docker_run import Launch
 from imagefactory.launch.preview import Preview
-from imagefactory.launch.recipes import FIRST_START, Format, llama_swap, quadlet, recipe_document, recipe_text
+from imagefactory.launch.recipes import (
+    FIRST_START,
+    Format,
+    llama_swap,
+    quadlet,
+    recipe_document,
+    recipe_text,
+    refuse_unknown,
+)
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import select_one
 from tests.fixtures.failures import raises
@@ -74,7 +82,7 @@ def test_an_image_without_digest_and_sglang_for_a_launcher_of_vllm_get_no_recipe
     with raises("unpinned-image"):
         export("sparkrun", served_image("gemma4-31b"), serving_matrix, image="spark-vllm:latest")
     with raises("unknown-name", match="Unknown launcher for SGLang 'eugr'"):
-        export("eugr", served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)
+        refuse_unknown("eugr", select_one(serving_matrix, "gemma4-31b@sglang-0.5.21"))
 
 
 def launch(target: str, key: Path | None = None, **given: str) -> Launch:
