@@ -1,7 +1,14 @@
 """Says which images run the smoke level `serve` for images that need a GPU, and which versions nobody could serve."""
 
 from imagefactory.errors import LockError
-from imagefactory.project.cells import Cell, all_combinations, first_of_release, known_faults, reason_excluded
+from imagefactory.project.cells import (
+    Cell,
+    all_combinations,
+    first_of_release,
+    known_faults,
+    reason_excluded,
+    reason_unlocked,
+)
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import version_title
@@ -44,6 +51,8 @@ def reason_unserved(project: Project, cell: Cell) -> str:
     if any(project.is_locked(counterpart) for counterpart in counterparts):
         return ""
     lack = f"{counterparts[0]} has no lock" if counterparts else f"{cell.runs} has no cell for a CPU"
+    if counterparts and (reason := reason_unlocked(project.matrix, counterparts[0])):
+        lack = f"{lack} ({reason})"
     return f"the smoke level `serve` runs nowhere, since {lack}; it gets no tag and cannot become a default"
 
 

@@ -64,6 +64,21 @@ def test_same_modules_make_the_same_wheel(program: ModuleType, tmp_path: Path) -
     assert one.read_bytes() == two.read_bytes()
 
 
+def test_flashinfer_is_imported_without_what_asks_the_driver(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vars(program)["SOURCE"] = tmp_path
+    for folder in ("3rdparty", "flashinfer"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "flashinfer" / "__init__.py").write_text("import einops")
+    (tmp_path / "flashinfer" / "aot.py").write_text("import pynvml")
+    for name in ("flashinfer", "flashinfer.aot", "pynvml"):
+        monkeypatch.setitem(sys.modules, name, None)  # what the test changes is undone
+        monkeypatch.delitem(sys.modules, name)
+    program.import_flashinfer()
+    assert importlib.import_module("flashinfer.aot").__file__ == str(tmp_path / "flashinfer" / "aot.py")
+
+
 def test_stub_has_every_name_of_the_driver(program: ModuleType) -> None:  # noqa: ARG001 - it sets the path
     driver_stub = importlib.import_module("driver_stub")
     header = """

@@ -24,6 +24,14 @@ def test_plan_says_that_a_version_was_served_nowhere(own_inv: Inv) -> None:
     assert own_inv("plan", "big/gpu").stdout.splitlines()[-1] == f"known fault: {UNSERVED}"
 
 
+def test_plan_says_why_the_image_for_cpus_has_no_lock(own_inv: Inv) -> None:
+    forget_cpu_locks(own_inv)
+    rule = "unlocked:\n  - {when: {arch: cpu}, reason: no index has a build for CPUs}\n"
+    own_inv.checkout.edit_matrix("\nmodels:\n", f"\n{rule}models:\n")
+    told = own_inv("plan", "big/gpu").stdout.splitlines()[-1]
+    assert told == f"known fault: {UNSERVED.replace('no lock', 'no lock (no index has a build for CPUs)')}"
+
+
 def test_a_version_that_was_served_nowhere_is_refused_as_a_default(
     own_inv: Inv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
