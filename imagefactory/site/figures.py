@@ -54,11 +54,12 @@ def reported_of(model: ServedModel, name: str, published: PublishedFigures) -> t
 
 
 def speeds_of(reported: Sequence[Reported], *, drafted: bool) -> dict[str, tuple[Speed, ...]]:
-    """Return the speeds by GPU, fewest users first, drafted as the image does, or else as somebody measured."""
+    """Return the speeds by GPU, fewest users first: of the image's weights, drafted as it does, or else as measured."""
     speeds: dict[str, tuple[Speed, ...]] = {}
     counted = [row for row in reported if row.figure.tokens_per_second and not row.figure.cold]
     for gpu in dict.fromkeys(row.figure.gpu for row in counted):
-        there = [row for row in counted if row.figure.gpu == gpu]
+        all_there = [row for row in counted if row.figure.gpu == gpu]
+        there = [row for row in all_there if not row.figure.read_gb] or all_there
         alike = [row for row in there if row.figure.drafted == drafted]
         otherwise = "" if alike else "without a drafter" if drafted else "with a drafter"
         by_users: dict[int, list[Reported]] = {}

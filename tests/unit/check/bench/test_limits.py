@@ -8,6 +8,7 @@ from imagefactory.check.bench.limits import GB, figure_limit, model_limits, read
 from imagefactory.check.bench.published import PublishedFigure, load_published
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.served_model import Experts, Memory
+from imagefactory.site.figures import reported_of, speeds_of
 from tests.fixtures.checkouts import REPOSITORY
 
 PUBLISHED = load_published(REPOSITORY)
@@ -87,3 +88,5 @@ def test_other_weights_than_ours_have_a_limit_of_their_own() -> None:
     ]
     assert [limit.share > 1 for limit in limits if limit and limit.share] == [True, False]
     assert 40 < plain < 57.5
+    [alone, *_] = speeds_of(reported_of(model, "gpt-oss-120b", PUBLISHED), drafted=False)["gb10"]
+    assert alone.fastest < plain, "a page shows what its own weights reached"
