@@ -127,6 +127,7 @@ def test_a_stopped_process_is_named_and_one_that_goes_on_is_well_again(started: 
     time.sleep(2)
     os.kill(server, signal.SIGCONT)
     wait_until(lambda: not note.exists(), 20)
+    time.sleep(2)  # the line comes after that
     os.kill(server, signal.SIGKILL)
     _, log = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGKILL

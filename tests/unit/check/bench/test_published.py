@@ -91,8 +91,8 @@ def test_no_figure_is_faster_than_memory() -> None:
         if (limit := figure_limit(model, PUBLISHED, figure))
     }
     assert len(shares) > 60
-    # "Around" 70 and 50, of SGLang in 2025: more than 16-bit attention and head allow: nobody says what it read.
-    unexplained = {("gpt-oss-120b", "prose", "none"), ("gpt-oss-20b", "prose", "none")}
+    # "Around" 70, of SGLang in 2025: more than 16-bit attention and head allow; nobody says what it read.
+    unexplained = {("gpt-oss-20b", "prose", "none")}
     assert {row for row, share in shares.items() if share > 1.03} == unexplained
 
 
