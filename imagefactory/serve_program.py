@@ -6,6 +6,7 @@ changes images, and may change what the library does.
 
 from images.serve.program import checkpoint, checks, heat, holders, hosts, loading, memory, network, settings, show
 from images.serve.program import image as images
+from images.serve.program.command import flag_words
 from images.serve.program.drafting import LOW_ACCEPTANCE
 from images.serve.program.findings import FAIL, OK, Start
 from images.serve.program.keys import SIMILAR
@@ -28,6 +29,7 @@ __all__ = (
     "WeightFile",
     "checkpoint",
     "checks",
+    "flag_words",
     "heat",
     "holders",
     "hosts",

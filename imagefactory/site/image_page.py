@@ -18,6 +18,7 @@ from imagefactory.project.server_versions import VLLM
 from imagefactory.publish.history import Line, history
 from imagefactory.publish.tags import fixed_tag
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
+from imagefactory.site.guides import plain
 from imagefactory.site.pictures import PictureLayer
 from imagefactory.site.stock import PackageList, Planned, Stock
 
@@ -197,7 +198,7 @@ def image_page(
         neighbours=_neighbours(stock, planned),
         mods=tuple(mod.name for mod in plan.mods),
         notes=plan.notes,
-        faults=tuple(faults_of(stock.project, cell)),
+        faults=tuple(map(plain, faults_of(stock.project, cell))),
         merged=tuple(merged_changes(matrix, cell)),
         audit=audit.result,
         audit_summary=audit.summary,

@@ -14,6 +14,7 @@ from imagefactory.site.pictures import outcome_class
 from imagefactory.site.status_page import KnownVulnerability, Upgrade
 from imagefactory.site.stock import PackageList
 from imagefactory.store.paths import read_text
+from imagefactory.store.progress import count
 
 CHIPS: Final = {"current": "newest", "rollback": "rolled back", "update waiting": "a newer one"}
 _CRON: Final = re.compile(r'cron: "(\d+) (\d+) \* \* \*"')
@@ -72,9 +73,15 @@ def packages_lookup(
     links, targets = Links(), {image.slug: image.target for image in images}
 
     def known(row: KnownVulnerability) -> Answer:
-        fixes = ((name, f"fixed in {', '.join(fixed)}" if fixed else "no fix") for name, fixed in row.packages.items())
-        places = [links.number(targets[slug], f"images/{slug}.html") for slug in row.images]
-        lines = [*((f"{name}: {fix}", ()) for name, fix in fixes), (f"{len(places)} images today:", places)]
+        fixes = (
+            f"{name} " + (f"is fixed in {', '.join(fixed)}" if fixed else "has no fix")
+            for name, fixed in row.packages.items()
+        )
+        by_model: dict[str, list[int]] = {}
+        for slug in row.images:
+            model, _, version = targets[slug].partition("@")
+            by_model.setdefault(f"{model}:", []).append(links.number(version, f"images/{slug}.html"))
+        lines = [(f"{count(len(row.images), 'image')} today: {'; '.join(fixes)}", ()), *by_model.items()]
         return Answer(row.id, row.severity, outcome_class(row.severity), (row.id, *row.aliases), lines)
 
     def place(one: PackageList) -> int:
@@ -83,7 +90,7 @@ def packages_lookup(
     def answers() -> Iterator[Answer]:
         yield from map(known, vulnerabilities)
         for name, versions in package_versions(packages).items():
-            lines = [(f"{version} in", [place(one) for one in lists]) for version, lists in versions.items()]
+            lines = [(f"{version}:", [place(one) for one in lists]) for version, lists in versions.items()]
             yield Answer(name, "package", "", (name,), lines)
 
     return links.document(answers())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -20,7 +21,7 @@ from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
 from imagefactory.publish.tag_owners import tagged_version
-from imagefactory.serve_program import checks
+from imagefactory.serve_program import checks, flag_words
 from imagefactory.site.choosing import gpu_of, hard_score
 from imagefactory.site.figures import Reported, Speed, best_of, reported_of, speeds_of
 from imagefactory.site.guides import plain, table_rows
@@ -246,7 +247,7 @@ def model_page(
         licence=model.licence,
         languages=model.languages,
         environment=served.extra if served else {},
-        flags=tuple(f"--{flag.replace('_', '-')} {value}" for flag, value in flags.items()),
+        flags=tuple(shlex.join(flag_words(f"--{flag.replace('_', '-')}", value, "")) for flag, value in flags.items()),
     )
 
 
@@ -347,7 +348,7 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, ImagePage]) -> Iter
             platform=cell.platform,
             slug=image.slug if image else None,
             state=image.state if image else stock.missing.get(cell, "not built"),
-            faults=tuple(faults_of(stock.project, cell)),
+            faults=tuple(map(plain, faults_of(stock.project, cell))),
             default=cell == home,
         )
 

@@ -2,7 +2,7 @@
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
   const { make, plural, bind } = Drawing;
-  const SHOWN = 5;
+  const [SHOWN, MANY] = [5, 10];
   const form = document.getElementById("lookup-form");
   const [said, found, none, idle] = ["said", "found", "none", "idle"].map((name) => document.getElementById(`lookup-${name}`));
   let texts = null; // of each answer; null until they are loaded
@@ -22,11 +22,11 @@ document.addEventListener("DOMContentLoaded", () => {
   const wordsOf = (typed) => typed.toLowerCase().split(/\s+/).filter(Boolean).map((word) => word.replace(/^.*@(?=sha256:)/, "").replace(/^.*\/[^/:]*:/, "").replace(/^sha256:/, "").replace(/^([0-9a-f]{12})[0-9a-f]+$/, "$1"));
 
   const link = (number, text = lookupData.links[number][0]) => make("a", { href: lookupData.links[number][1] }, text);
-  const headed = (text) => /^([^:]{1,40}): (.*)$/s.exec(text)?.slice(1) ?? ["", text];
+  const headed = (text) => /^(.{1,40}?):(?: (.*))?$/s.exec(text)?.slice(1) ?? ["", text];
 
   function line([text, numbers]) {
     const [head, rest] = headed(text);
-    return make("li", {}, ...(head ? [make("strong", {}, `${head}: `)] : []), rest, ...numbers.flatMap((number, place) => [place ? " · " : " ", link(number)]));
+    return make("li", {}, ...(head ? [make("strong", {}, `${head}: `)] : []), rest ?? "", ...numbers.flatMap((number, place) => [place ? " · " : " ", link(number)]));
   }
 
   const list = (lines) => make("ul", { class: "plain" }, ...lines.map(line));
@@ -36,7 +36,8 @@ document.addEventListener("DOMContentLoaded", () => {
   function card({ title, page, chip, kind, names, lines: [first, ...rest], more }, alone) {
     const others = names.filter((name) => name !== title).join(" · ");
     const sub = others ? [make("p", { class: "small soft" }, others)] : [];
-    const about = rest.map(([text]) => headed(text)[0]).filter(Boolean).join(", ") || plural(rest.length, "more line");
+    const heads = rest.map(([text]) => headed(text)[0]).filter(Boolean);
+    const about = heads.length && heads.length < MANY ? heads.join(", ") : plural(rest.length, "more line");
     const parts = [...(rest.length ? [folded(about, list(rest), alone)] : []), ...(more ? [folded("Digests", make("p", { class: "small" }, make("code", {}, more)))] : [])];
     return make("li", { class: "card" }, make("h2", {}, page === null ? title : link(page, title), " ", make("span", { class: `chip ${kind}` }, chip)), ...sub, list([first]), ...parts);
   }

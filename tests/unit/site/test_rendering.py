@@ -158,7 +158,7 @@ def test_packages_are_found_without_a_scan_and_the_page_says_when_one_comes(
     by_title = {answer["title"]: answer for answer in data["answers"]}
     assert by_title["CVE-2026-1001"]["chip"] == "high"
     [[version, numbers]] = by_title["torch"]["lines"]
-    assert re.fullmatch(r"[\d.]+ in", version)
+    assert re.fullmatch(r"[\d.]+:", version)
     assert {data["links"][number][1] for number in numbers} <= set(files)
     project = make_site_checkout(tmp_path / "checkout")
     assert nightly_at(project) == ""
@@ -255,7 +255,7 @@ def test_a_version_that_was_served_nowhere_says_so_on_its_pages(tmp_path: Path) 
         path.unlink()
     files = render(gather(take_stock(Project(project.root), RegistryRecords(REGISTRY))))
     for name in ("models/big.html", "images/big-v2.0-gpu-arm64.html"):
-        assert "the smoke level `serve` runs nowhere" in Page(files[name].decode()).text
+        assert "the smoke level serve runs nowhere" in Page(files[name].decode()).text
 
 
 def test_without_a_registry_nothing_counts_as_published(tmp_path: Path) -> None:
