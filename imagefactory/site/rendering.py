@@ -171,16 +171,20 @@ def _tokens(count: int) -> str:
 
 
 def _figures(model: ModelPage) -> list[tuple[str, float, bool]]:
-    """Return the figures to draw: what each is of, tokens per second, and whether this project measured it."""
+    """Return the figures to draw, of a Spark if any are: what it is of, tokens per second, whether it is our own."""
     measured = [
         (f"{result.target}, {result.profile}, {result.machine}", result.tokens_per_second, True)
         for result in model.measured
         if result.tokens_per_second
     ]
     reported = [
-        (f"{row.gpu}, {row.drafted_by}, {row.about}, {count(row.users, 'user')}", row.tokens_per_second, False)
+        (
+            f"{row.gpu}, {row.drafted_by if row.drafted else 'no drafter'}, {row.about}, {count(row.users, 'user')}",
+            row.tokens_per_second,
+            False,
+        )
         for row in (reported.figure for reported in model.reported)
-        if row.tokens_per_second and not row.cold
+        if row.tokens_per_second and not row.cold and (not model.best or row.gpu == model.best.figure.gpu)
     ]
     return (measured + reported)[:_FIGURES]
 

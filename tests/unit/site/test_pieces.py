@@ -32,8 +32,8 @@ def test_picture_fills_its_width_and_every_layer_is_seen(sizes: list[int]) -> No
 def test_pictures_escape_names() -> None:
     picture = str(layer_picture([PictureLayer(HOSTILE, HOSTILE, 1)]))
     file = layer_file([PictureLayer(HOSTILE, HOSTILE, 1)])
-    chart = make_environment().get_template("bars.svg").render(figures=[(HOSTILE, 1.0, True), ("b", 0.0, False)])
-    groups = ET.fromstring(chart).findall("g")  # noqa: S314
+    chart = make_environment().get_template("bars.html").render(figures=[(HOSTILE, 1.0, True), ("b", 0.0, False)])
+    groups = ET.fromstring(chart).findall("li")  # noqa: S314
     assert [group.attrib["class"] for group in groups] == ["own", "published"], "they look different"
     for text in (picture, file, chart):
         ET.fromstring(text)  # noqa: S314 - it is well-formed
