@@ -48,9 +48,9 @@ document.addEventListener("DOMContentLoaded", () => {
   /** Say how many fit and in which order they stand; if none does, what would. */
   function said({ use, machine }, fitting, refused) {
     const all = fitting.length + refused.length;
-    if (!all) return `No model for ${use} has an image for ${machine.title}. Choose another machine or use, or see all models below.`;
-    if (fitting.length) return `${fitting.length} of ${plural(all, "model")} for ${use} fit on ${machine.title}: ${startsData.ordered[use]}.`;
-    const none = `None of ${plural(all, "model")} for ${use} fits: ${gb(machine.free)} are free`;
+    if (!all) return `No model for “${use}” has an image for ${machine.title}. Choose another machine or use, or see all models below.`;
+    if (fitting.length) return `${fitting.length} of ${plural(all, "model")} for “${use}” fit on ${machine.title}: ${startsData.ordered[use]}.`;
+    const none = `None of ${plural(all, "model")} for “${use}” fits: ${gb(machine.free)} are free`;
     const [shorter] = refused.filter(({ fitted }) => fitted.longest).toSorted((one, two) => two.fitted.longest - one.fitted.longest);
     if (shorter) return `${none}. Ask for a shorter context: ${shorter.image.model} fits with up to ${count(shorter.fitted.longest)} tokens.`;
     const [{ image, fitted }] = refused.toSorted((one, two) => one.fitted.fixed - two.fitted.fixed);

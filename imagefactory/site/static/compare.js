@@ -29,8 +29,8 @@ document.addEventListener("DOMContentLoaded", () => {
     return { name, image, model, packages, target, start, machine: machineOf(start.machine) };
   }
 
-  const published = ({ model: { speeds }, machine }) => {
-    const rows = (speeds[machine?.gpu] ?? []).map(({ users, slowest, fastest, sources, otherwise }) => `${[...new Set([slowest, fastest])].map(Math.round).join(" to ")} tokens/s for ${users === 1 ? "one user" : `${users} users`} ${otherwise && `${otherwise} `}(${sources.join("; ")})`);
+  const published = ({ model: { speeds }, machine }, sourced = true) => {
+    const rows = (speeds[machine?.gpu] ?? []).map(({ users, slowest, fastest, sources, otherwise }) => `${[...new Set([slowest, fastest])].map(Math.round).join(" to ")} tokens/s for ${users === 1 ? "one user" : `${users} users`}${otherwise && ` ${otherwise}`}${sourced ? ` (${sources.join("; ")})` : ""}`);
     return rows.join("; ") || "not measured";
   };
   const measured = ({ model, image }) => model.measured.filter((one) => one.target === image.target && one.complete).map((one) => `${one.tokens_per_second} tokens/s, ${one.profile}, ${one.machine}, ${one.date}`).join("; ") || "not measured";
@@ -79,7 +79,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const rows = one.image.compared.filter(({ other }) => other === two.image.target);
     if (!rows.length) {
       const command = `./inv bench.compare ${one.target} ${two.target}`;
-      const known = one.image.model === two.image.model ? [] : [items([one, two].map((from) => `${from.name}, published by others: ${published(from)}`), "")];
+      const known = one.image.model === two.image.model ? [] : [items([one, two].map((from) => `${from.name}, published by others: ${published(from, false)}`), "")];
       return section("Which is faster?", ...known, make("p", {}, "Not measured here: no recorded results of the two are of the same machine, profile and settings. To measure both in turn:"), terminal(command));
     }
     return section("Which is faster?", table("Speed", ["measured", one.target, two.target, "two / one", "says"], rows.map(({ profile, machine, dates, tokens_per_second: rates, ratio, verdict }) => [
@@ -139,8 +139,8 @@ document.addEventListener("DOMContentLoaded", () => {
     };
     return [
       section("Settings", settings.length ? table("Settings", ["default of", one.name, two.name], settings.map((name) => [name, left[name] ?? "unset", right[name] ?? "unset"])) : make("p", {}, "The same defaults.")),
-      section("Mods and kernels", table("Mods and kernels", ["part", one.name, two.name], Object.entries(lists).map(only))),
-      section("Known faults", table("Known faults", ["faults", one.name, two.name], [["known", items(faults(one), "none known"), items(faults(two), "none known")]])),
+      section("Mods and kernels", Object.values(lists).every((list) => String(list(one)) === String(list(two))) ? make("p", {}, "The same.") : table("Mods and kernels", ["part", one.name, two.name], Object.entries(lists).map(only))),
+      section("Known faults", faults(one).length || faults(two).length ? table("Known faults", ["faults", one.name, two.name], [["known", items(faults(one), "none known"), items(faults(two), "none known")]]) : make("p", {}, "None known.")),
     ];
   }
 
@@ -153,7 +153,7 @@ document.addEventListener("DOMContentLoaded", () => {
     try {
       sides = await Promise.all([side(first), side(second)]);
     } catch (problem) {
-      said.textContent = location.protocol === "file:" ? "This page reads JSON, which browsers refuse in a folder: ./inv site --serve shows the site." : `Could not be read: ${problem.message}`;
+      if (mine === asked) said.textContent = location.protocol === "file:" ? "This page reads JSON, which browsers refuse in a folder: ./inv site --serve shows the site." : `Could not be read: ${problem.message}`;
       return;
     }
     if (mine !== asked) return;
@@ -164,7 +164,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const links = (from) => make("span", {}, make("a", { href: `images/${from.image.slug}.html` }, from.name));
     said.textContent = `${first} and ${second} differ in ${other.length} of ${rows.length} facts.`;
     place.replaceChildren(
-      speed(one, two), ...(one.image.model === two.image.model ? [] : beside(one, two)),
+      ...(one.image.model === two.image.model ? [] : beside(one, two)), speed(one, two),
       section("What differs", other.length ? table("What differs", ["fact", links(one), links(two)], other) : make("p", {}, "Nothing of this."), ...(same.length ? [folded(`${same.length} facts are the same`, table("What is the same", ["fact", "both"], same.map(([title, left]) => [title, left])))] : [])),
       layers(one, two), packages(one, two), ...differing(one, two));
   }

@@ -27,7 +27,9 @@ def test_a_question_is_answered_with_what_fits_and_one_command(page: Page) -> No
     expect(answer.locator("code")).to_contain_text("--set GPU_MEMORY_UTILIZATION=0.75")
     page.get_by_label("Free memory, GB").fill("60")
     expect(answer).to_have_count(0)
-    expect(page.locator("#choose-said")).to_contain_text("None of 1 model for coding fits: 60.0 GB are free, and big,")
+    expect(page.locator("#choose-said")).to_contain_text(
+        "None of 1 model for “coding” fits: 60.0 GB are free, and big,"
+    )
     page.get_by_text("1 model that would not start, and why").click()
     expect(page.locator("#answers")).to_contain_text("big: weights and working memory need 64.0 GB, and 55.0 GB can be")
     page.get_by_label("Free memory, GB").fill("")
@@ -37,7 +39,7 @@ def test_a_question_is_answered_with_what_fits_and_one_command(page: Page) -> No
 def test_the_address_holds_the_question_and_leads_to_the_picker(page: Page) -> None:
     page.locator("#choose-form select[name=for]").focus()
     page.keyboard.type("hard")  # by keyboard
-    expect(page.locator("#choose-said")).to_contain_text("No model for hard questions has an image for A GPU. Choose")
+    expect(page.locator("#choose-said")).to_contain_text("No model for “hard questions” has an image for A GPU. Choose")
     page.locator("#choose-form select[name=for]").blur()
     assert "for=hard+questions" in page.url
     page.locator("#choose-form select[name=for]").select_option("chat")
