@@ -94,6 +94,8 @@
     const fields = form.elements;
     const linked = new Set(); // what a link chose, and the visitor did not change since
     function read() {
+      form.reset();
+      linked.clear();
       for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
         const field = fields.namedItem(name);
         if (field?.type === "checkbox") field.checked = value === field.value;

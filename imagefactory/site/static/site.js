@@ -63,6 +63,7 @@
     script.addEventListener("load", () => {
       entries = window.searchData;
       texts = entries.map((entry) => entry.join(" ").toLowerCase());
+      if (document.activeElement !== search) return;
       find();
       if (entered) openFirst();
     });
@@ -71,7 +72,11 @@
   /** Open the first thing found; while the entries still load, as soon as they are there. */
   const openFirst = () => {
     entered = !entries.length;
-    list.querySelector("a")?.click();
+    if (!list.hidden) list.querySelector("a").click();
+  };
+  const close = () => {
+    entered = false;
+    list.hidden = true;
   };
   /** Whether a text has a word that begins so: "coding" is not in "decoding". */
   const hasWord = (text, start) => {
@@ -133,13 +138,16 @@
   };
 
   search.disabled = false;
-  search.addEventListener("input", find);
+  search.addEventListener("input", () => {
+    entered = false;
+    find();
+  });
   search.addEventListener("focus", load, { once: true });
   search.addEventListener("focus", find);
   search.addEventListener("keydown", (event) => event.key === "Enter" && openFirst());
-  search.parentElement.addEventListener("keydown", (event) => { if (event.key === "Escape") list.hidden = true; });
+  search.parentElement.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
   search.parentElement.addEventListener("focusout", (event) => {
-    if (!event.currentTarget.contains(event.relatedTarget)) list.hidden = true;
+    if (!event.currentTarget.contains(event.relatedTarget)) close();
   });
   document.addEventListener("keydown", (event) => {
     const typing = /^(input|textarea|select)$/i.test(document.activeElement.tagName);

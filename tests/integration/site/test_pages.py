@@ -104,20 +104,54 @@ def test_search_knows_other_words_and_no_parts_of_words(site: str, tabs: Tabs) -
     expect(page.get_by_label("Free memory, GB")).to_have_value("100")
 
 
-def test_enter_waits_for_what_search_still_loads(site: str, tabs: Tabs) -> None:
-    page = tabs(f"{site}/mods.html")
+def hold_entries(page: Page) -> list[Route]:
+    """Hold back what the search loads; return where the request will be, to let it go."""
     waiting: list[Route] = []
 
     def hold(route: Route) -> None:
         waiting.append(route)
 
     page.route("**/search-data.js", hold)
+    return waiting
+
+
+def test_enter_waits_for_what_search_still_loads(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/mods.html")
+    waiting = hold_entries(page)
     with page.expect_request("**/search-data.js"):
         page.locator("#search").fill("tiny")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Mods")
     waiting[0].continue_()
     expect(page.get_by_role("heading", level=1)).to_have_text("tiny")
+
+
+def test_enter_opens_nothing_that_was_not_asked_for(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/mods.html")
+    waiting = hold_entries(page)
+    with page.expect_request("**/search-data.js"):
+        page.keyboard.press("/")
+    for leave in ("Escape", "Tab", "x"):
+        page.locator("#search").fill("tiny")
+        page.keyboard.press("Enter")
+        page.keyboard.press(leave)
+    with page.expect_response("**/search-data.js"):
+        waiting[0].continue_()
+    expect(page.locator("#found")).to_contain_text("Nothing found")
+    page.locator("#search").fill("")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found")).to_be_hidden()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Mods")
+
+
+def test_back_brings_the_question_back(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/index.html#for=coding&users=4")
+    page.evaluate("location.hash = 'for=chat&context=65536'")
+    expect(page.locator("#choose-form [name=context]")).to_have_value("65536")
+    expect(page.locator("#choose-form [name=users]")).to_have_value("1")
+    page.go_back()
+    expect(page.locator("#choose-form [name=users]")).to_have_value("4")
+    expect(page.locator("#choose-form [name=context]")).to_have_value("")
 
 
 def test_the_header_is_one_row_on_a_phone_and_its_menu_opens(site: str, tabs: Tabs) -> None:
