@@ -63,8 +63,10 @@ def unknown_name(
 ) -> UsageError:
     """Make the error for a name that does not exist, with the nearest that do."""
     known = list(known)
-    why, near = why or f"Known: {', '.join(known)}.", did_you_mean(name, known)
-    fix = f"{near}{'' if near.endswith('?') else '.'}{hint}"
+    near = did_you_mean(name, known)
+    if not near.endswith("?"):
+        near = "Choose one of them." if known and not why else f"{near}."
+    why, fix = why or f"Known: {', '.join(known)}.", f"{near}{hint}"
     return UsageError("unknown-name", f"Unknown {what} {name!r}.", where=where, why=why, fix=fix)
 
 

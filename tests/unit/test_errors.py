@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from imagefactory.cli.show.terminal import error_message
-from imagefactory.errors import ConfigError, FactoryError, Location, did_you_mean
+from imagefactory.errors import ConfigError, FactoryError, Location, did_you_mean, unknown_name
 from tests.fixtures.checkouts import REPOSITORY
 
 PARTS = {"where": "here", "why": "because", "fix": "so"}
@@ -74,3 +74,10 @@ def test_did_you_mean_suggests_the_nearest_names_or_lists_all() -> None:
     assert did_you_mean("gb01", ["gb10", "h100", "cpu"]) == "Did you mean gb10?"
     assert did_you_mean("xyz", ["gb10", "cpu"]) == "Known: cpu, gb10"
     assert did_you_mean("xyz", []) == "None is known."
+
+
+def test_an_unknown_name_is_told_the_known_ones_once() -> None:
+    error = unknown_name("profile", "nosuch", ["quick", "chat"], "the --profile option")
+    assert (error.why, error.fix) == ("Known: quick, chat.", "Choose one of them.")
+    assert unknown_name("profile", "chot", ["quick", "chat"], "here").fix == "Did you mean chat?"
+    assert unknown_name("arch", "x", ["gb10"], "here", why="No.", hint=" More.").fix == "Known: gb10. More."

@@ -54,8 +54,8 @@ def read_dataset(root: Path, folder: Path, named: str) -> tuple[str, tuple[str, 
     except OSError as error:
         write = f"from datasets import load_dataset; load_dataset({dataset.source}).to_json('{path}')"
         make = f"pip install datasets && mkdir -p {path.parent}"
-        get = f'`{make}`, then `python3 -c "{write}"`. ' if dataset.source else ""
-        fix = f"{get}Or name a file of JSON lines; a name is one of {', '.join(known)}."
+        get = f'`{make}`, then `python3 -c "{write}"`. Or name' if dataset.source else "Name"
+        fix = f"{get} a file of JSON lines, or one of {', '.join(known)}."
         why = f"Nothing is fetched without asking, and the file cannot be read: {error.strerror}."
         raise InputError("bad-data", f"There is no data set {name}.", where=path, why=why, fix=fix) from None
     if len(content) > _LARGEST:

@@ -51,6 +51,9 @@ def test_a_name_is_looked_up_among_the_users_files_and_nothing_is_fetched(tmp_pa
         with raises("bad-data", match=f"There is no data set {name}") as caught:
             read_dataset(REPOSITORY, tmp_path, name)
         assert f"load_dataset({dataset.source}).to_json('{tmp_path}/{name}.jsonl')" in caught.value.fix
+    with raises("bad-data", match="There is no data set mine") as caught:
+        read_dataset(REPOSITORY, tmp_path, str(tmp_path / "mine.jsonl"))
+    assert caught.value.fix.startswith("Name a file of JSON lines, or one of mt-bench, ")
     written(tmp_path, "mbpp", {"prompt": "Write f."})
     assert read_dataset(REPOSITORY, tmp_path, "mbpp") == ("mbpp", ("Write f.",))
 
