@@ -45,6 +45,7 @@ from imagefactory.project.targets import select
 from imagefactory.store.index_config import environment_for_uv
 from images.serve.program.liveness import MEMORY, STUCK
 from images.serve.program.memory import GB
+from tests.fixtures import probes
 from tests.fixtures.benchmarks import result
 from tests.fixtures.engines import wait_for_log, wait_until
 from tests.fixtures.failures import refused
@@ -136,16 +137,18 @@ def test_server_is_measured_fills_its_volume_and_leaves_no_zombies(engine: Engin
 
 @pytest.mark.slow
 def test_health_and_alive_tell_a_start_a_hang_and_an_end(engine: Engine) -> None:
-    """All health checks of vLLM itself stay green."""
-    options = (*engine.options, "--env", "HANG_LIMIT=100", "--env", "WARMUP=20")
+    """All health checks of vLLM itself stay green; the probes of our manifests do not."""
+    options = (*engine.options, "--env", "HANG_LIMIT=100", "--env", "WARMUP=40")
     with engine.containers.serve(engine.image, engine.folder, options=options) as server:
         container = server.container
-        wait_for_log(container, "warm-up 1 of 20: short", START_LIMIT)
+        wait_for_log(container, "warm-up 1 of 40: short", START_LIMIT)
         assert told(server) == (503, "the server is starting: it is being warmed up", 200)
         assert container.execute(*ENTRYPOINT, "health").stdout == "the server is starting: it is being warmed up\n"
+        assert probes.passing(server) == probes.ALIVE
         server.wait_until_healthy(START_LIMIT)
         assert told(server) == (200, "", 200)
-        assert "warm-up 20 of 20: short" in container.log.partition("[serve] ready: ")[0]
+        assert probes.passing(server) == probes.ALL
+        assert "warm-up 40 of 40: short" in container.log.partition("[serve] ready: ")[0]
         container.execute("kill", "-STOP", engine_core(container))
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(ask_in_vain, server)
@@ -154,8 +157,10 @@ def test_health_and_alive_tell_a_start_a_hang_and_an_end(engine: Engine) -> None
             assert (status, alive) == (503, 200)
             assert reason.startswith("the engine is stuck: no progress since")
             assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
+            assert probes.passing(server) == probes.ALIVE
             assert "Ending the server with code 69, after HANG_LIMIT=100 s" in waiting.result()
         assert container.exit_code == STUCK
+        assert probes.passing(server) == set()
 
 
 @pytest.mark.slow
@@ -268,6 +273,7 @@ def test_memory_that_runs_out_refuses_requests_and_then_ends_the_server(engine: 
         assert reason.startswith("The server takes no new requests: 2.5 GB of memory are left")
         assert container.execute(*ENTRYPOINT, "health").stdout == f"{reason}\n"
         assert told(server) == (503, reason, 200)
+        assert probes.passing(server) == probes.ALIVE
         assert requests.get(f"{server.address}/metrics", timeout=5).status_code == 200
         leave(4.5)
         wait_for_log(container, "4.5 GB of memory are left: accepting requests again", 20)
