@@ -161,7 +161,7 @@ def measure_image(
     path = result_file(project, "answers", datetime.now(UTC), bound.target)
     try:
         with (
-            containers_of(subject) as (image, containers),
+            containers_of(subject, say) as (image, containers),
             tempfile.TemporaryDirectory() as folder,
             containers.serve(image, Path(folder), options=options) as server,
             keeping_log(server, path),

@@ -61,7 +61,7 @@ def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, 
     refuse_other_servers(bench, subject.cell)
     options = server_options(bench.project, subject, bench.settings)
     bound = bound_to(bench.project, subject, bench.settings)
-    with _running(bench, subject, bound) as (image, containers, record):
+    with _running(bench, subject, bound, say) as (image, containers, record):
         # The starts share a volume for caches, which the first one finds empty.
         for cache in bench.profile.starts or ("cold",):
             say(f"starting {subject.cell} ({cache} cache)")
@@ -88,7 +88,7 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
     model = endpoint.models().root
     random = bool(weights_of({}, model)) or bench.project.matrix.models[tool.cell.model].generated is not None
     bound = BoundTo(server="unknown", server_version=endpoint.version(), model=model, generated=random)
-    with _running(bench, tool, bound) as (image, containers, record):
+    with _running(bench, tool, bound, say) as (image, containers, record):
         options = ("--network", "host", *models_volume())
         beside = containers.start(image, "sleep", "infinity", options=options)
         measure(bench, record, endpoint, command_in(beside.name), say)
@@ -106,9 +106,9 @@ def models_volume() -> tuple[str, str]:
 
 
 @contextmanager
-def containers_of(subject: Subject) -> Iterator[tuple[str, Containers]]:
+def containers_of(subject: Subject, say: Say) -> Iterator[tuple[str, Containers]]:
     """Bring an image into the daemon; yield its id there, and its containers, which are removed afterwards."""
-    with ending_in_order(), in_daemon(subject) as image:
+    with ending_in_order(), in_daemon(subject, say) as image:
         containers = Containers(uuid4().hex[:12])
         try:
             yield image, containers
@@ -139,7 +139,9 @@ def result_file(project: Project, kind: str, started: datetime, name: str) -> Pa
 
 
 @contextmanager
-def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[tuple[str, Containers, GrowingResult]]:
+def _running(
+    bench: Bench, subject: Subject, bound: BoundTo, say: Say
+) -> Iterator[tuple[str, Containers, GrowingResult]]:
     result = BenchResult(
         profile=bench.profile_name,
         profile_version=load_profiles(bench.project.root).version,
@@ -153,7 +155,7 @@ def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[tuple[s
         machine=this_machine(),
     )
     path = result_file(bench.project, "bench", result.started, f"{bound.target or 'server'}-{result.profile}")
-    with containers_of(subject) as (image, containers), recording(path, result) as record:
+    with containers_of(subject, say) as (image, containers), recording(path, result) as record:
         yield image, containers, record
 
 

@@ -31,6 +31,7 @@ from imagefactory.project.locks.files import Frozen
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
 from imagefactory.store.digests import Digest
+from imagefactory.store.progress import Say
 
 _GPU_QUERY = ("--query-gpu=name,compute_cap", "--format=csv,noheader")
 _GPU = re.compile(r"(?P<name>.+), (?P<capability>\d+\.\d+)")
@@ -67,11 +68,15 @@ class _CannotRunError(Exception):
 
 @contextmanager
 def assigned(
-    project: Project, subject: Subject, levels: Sequence[Level], settings: Mapping[str, str] | None = None
+    project: Project,
+    subject: Subject,
+    levels: Sequence[Level],
+    settings: Mapping[str, str] | None = None,
+    say: Say = lambda _: None,
 ) -> Iterator[Assignment]:
     """Prepare an image for its tests; afterwards remove its layout, and what was loaded into the daemon."""
     with ExitStack() as loaded:
-        preparing = _Preparing(project, subject, Containers(uuid4().hex[:12]), loaded)
+        preparing = _Preparing(project, subject, Containers(uuid4().hex[:12]), loaded, say)
         try:
             yield preparing.assignment(levels).model_copy(update={"settings": dict(settings or {})})
         finally:
@@ -86,6 +91,7 @@ class _Preparing:
     subject: Subject
     containers: Containers
     loaded: ExitStack
+    say: Say
     engine: daemon.Daemon | None = None
 
     def assignment(self, levels: Sequence[Level]) -> Assignment:
@@ -119,12 +125,12 @@ class _Preparing:
 
     def _for_containers(self) -> dict[str, object]:
         self._refuse_foreign()
-        return {"image": self.loaded.enter_context(in_daemon(self.subject))}
+        return {"image": self.loaded.enter_context(in_daemon(self.subject, self.say))}
 
     def _for_serving(self) -> dict[str, object]:
         counterpart = self._counterpart()
         mods = self._mods_to_add(counterpart) if counterpart != self.subject else ()
-        image = self.loaded.enter_context(in_daemon(counterpart))
+        image = self.loaded.enter_context(in_daemon(counterpart, self.say))
         target = counterpart.cell.full_target
         on_cpu = dict(server_of(counterpart.cell).on_cpu)
         serving = Serving(image=image, digest=counterpart.digest, target=target, mods=mods, on_cpu=on_cpu)
@@ -135,7 +141,7 @@ class _Preparing:
         if arch.capability is None:
             raise _CannotRunError(f"{self.subject.cell.arch} has no GPU")
         self._refuse_foreign()
-        image = self.loaded.enter_context(in_daemon(self.subject))
+        image = self.loaded.enter_context(in_daemon(self.subject, self.say))
         options = ("--gpus", "all", "--entrypoint", "nvidia-smi")
         done = self.containers.once(image, *_GPU_QUERY, options=options, timeout=120)
         gpus = tuple(match for line in done.stdout.splitlines() if (match := _GPU.fullmatch(line.strip())))

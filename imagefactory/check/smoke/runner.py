@@ -53,7 +53,7 @@ def smoke(
     started = datetime.now(UTC).replace(microsecond=0)
     folder = results_folder(project, subject.digest)
     folder.mkdir(parents=True, exist_ok=True)
-    with ending_in_order(), assigned(project, subject, levels, settings) as assignment:
+    with ending_in_order(), assigned(project, subject, levels, settings, say) as assignment:
         for level, why in assignment.hindered.items():
             say(f"{level}: not run: {why}")
         results = _run(assignment, levels, folder, say)

@@ -25,6 +25,7 @@ from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.locks.files import Frozen
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Digest, Sha256, parse_json, sha256_of
+from imagefactory.store.progress import Say
 
 PLAN_LABEL: Final = "imagefactory.plan"
 _OWN_NAME = "imagefactory-smoke"
@@ -103,11 +104,13 @@ def in_layout(project: Project, subject: Subject) -> Iterator[Path]:
 
 
 @contextmanager
-def in_daemon(subject: Subject) -> Iterator[str]:
+def in_daemon(subject: Subject, say: Say = lambda _: None) -> Iterator[str]:
     """Pull the image, or load it unless the daemon has it, and remove what was loaded; yield its id in the daemon."""
     # Daemons with containerd's image store use the manifest's digest.
     ids = (subject.config, subject.digest)
     if subject.layout is None:
+        if daemon.inspect(subject.name) is None:
+            say(f"pulling {subject.name}")
         yield _pulled(subject, ids)
         return
     image_id = next((candidate for candidate in ids if daemon.inspect(candidate) is not None), None)
@@ -115,6 +118,7 @@ def in_daemon(subject: Subject) -> Iterator[str]:
         yield image_id
         return
     name = f"{_OWN_NAME}:{subject.config[7:19]}"  # twelve digits after `sha256:`
+    say(f"loading {subject.cell} into Docker")
     loaded = daemon.load(Layout(subject.layout), name)
     if loaded not in ids:
         raise _another(subject.name, f"It has {loaded}; the manifest {subject.digest} names {subject.config}.")

@@ -87,7 +87,7 @@ def test_sglang_says_the_same(served: AnswersResult, trained: Path, tmp_path: Pa
     given = (word for name, value in (ALONE | SETTINGS).items() for word in ("--env", f"{name}={value}"))
     options = (*options, *given, *mounted(trained))
     with (
-        containers_of(subject) as (image, containers),
+        containers_of(subject, print) as (image, containers),
         containers.serve(image, tmp_path, *arguments, options=options) as server,
     ):
         server.wait_until_healthy(1200)

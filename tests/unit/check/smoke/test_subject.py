@@ -132,8 +132,13 @@ def test_an_image_in_a_registry_is_pulled_to_run_and_has_the_requested_digest(
     assert (found.digest, found.config) == (built.image.digest, built.image.config_digest)
     assert (found.name, found.layout, docker.pulled) == (reference, None, [])
     docker.has(built, reference, reference)
-    with in_daemon(found) as image:
-        assert (image, docker.pulled) == (built.image.config_digest, [reference])
+    said: list[str] = []
+    with in_daemon(found, said.append) as image:
+        assert (image, docker.pulled, said) == (built.image.config_digest, [reference], [])
+    docker.images.clear()
+    with pytest.raises(KeyError), in_daemon(found, said.append):
+        pass  # the fake daemon finds nothing to pull
+    assert said == [f"pulling {reference}"]
     docker.has(built, reference, f"registry.example/small@sha256:{'0' * 64}")
     with raises("engine-failed", match="another image"), in_daemon(found):
         pass
@@ -196,8 +201,9 @@ def test_an_image_is_loaded_once_and_its_id_is_verified(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     subject = subject_of_layout(small_factory.project, built.layout)
-    with in_daemon(subject) as image:
-        assert image == built.image.config_digest
+    said: list[str] = []
+    with in_daemon(subject, said.append) as image:
+        assert (image, said) == (built.image.config_digest, [f"loading {subject.cell} into Docker"])
     docker.has(built, built.image.config_digest)
     with in_daemon(subject) as image:
         assert image == built.image.config_digest
