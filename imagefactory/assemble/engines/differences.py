@@ -152,6 +152,7 @@ def _open(image: Layout | _InDaemon, store: Store, watch: ReadWatcher) -> Opened
 
     row = Digest(image.name)
     watch.blobs({row: image.name})
+    watch.state(row, "reading", 0, image.size)  # Docker writes the whole image to its disk before it sends any
     opened = open_image(image.name, lambda done: watch.state(row, "reading", done, image.size))
     watch.state(row, "read", image.size, image.size)
     return opened
