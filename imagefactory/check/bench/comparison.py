@@ -202,7 +202,7 @@ def differences(left: BenchResult, right: BenchResult) -> dict[str, str]:
 
 def _facts(result: BenchResult) -> dict[str, str]:
     bound, machine = result.bound, result.machine
-    gpus = ", ".join(f"{gpu.name} with driver {gpu.driver}" for gpu in machine.gpus)
+    gpus = ", ".join(f"{gpu.name} with driver {gpu.driver}" for gpu in machine.gpus) or "no GPU"
     cells = ", ".join(f"{kind}/{users}/{depth}" for kind, users, depth in result.cells())
     return {
         "profile": f"{result.profile} {result.profile_version}, {result.output} tokens, {cells}",

@@ -102,6 +102,8 @@ def test_interleaved_results_are_compared_in_pairs() -> None:
 def test_only_what_was_asked_may_differ(changes: dict[str, Any], name: str) -> None:
     other = result(**changes)
     assert list(differences(result(), other)) == [name]
+    said = differences(result(), other)[name]
+    assert (",  and" in said, ", and" in said, said.endswith(", ")) == (False,) * 3, "an empty part, such as no GPU"
     with raises("not-comparable", match=f"--by '{name}'"):
         refuse_incomparable(result(), other, ())
     refuse_incomparable(result(), other, {name})
