@@ -295,12 +295,13 @@ def _by_catalog(terms: Terms, plan: Plan, facts: Facts, tags: Tags, rollback: Ev
             )
         )
     if rollback and not terms.again:
+        reason = f": {rollback.why}" if rollback.why else ""
         yield Refusal(
             TrustError(
                 "held-back",
                 f"{plan.cell} was rolled back from this very image.",
                 where=rollback.left or "",
-                why=f"On {rollback.time:%Y-%m-%d %H:%M} UTC its tags were set back to {rollback.image}.",
+                why=f"On {rollback.time:%Y-%m-%d %H:%M} UTC its tags were set back to {rollback.image}{reason}.",
                 fix="Fix what was wrong with the image. If it was right after all, promote it with --again.",
             )
         )

@@ -52,7 +52,9 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
     assert f"(tool calls fail); only `./inv promote --again` or `./inv rollback --to {digests[1][7:19]}`" in past.stderr
     assert back.stdout.strip() == f"{name}@{digests[0]}"
     assert publisher.tags()["tiny"] == publisher.tags()["latest"] == digests[0]
-    assert refused(publisher.invoke("promote", "--target", "tiny"), "held-back")
+    held = publisher.invoke("promote", "--target", "tiny")
+    assert refused(held, "held-back")
+    assert f"{digests[0]}: tool calls fail." in held.stderr
     assert refused(publisher.invoke("rollback", "--target", "tiny", "--to", "2020-01-01"), "never-published")
     assert publisher.invoke("rollback", "--target", "tiny", "--to", digests[1]).returncode == 0
     assert publisher.tags()["tiny"] == digests[1]
