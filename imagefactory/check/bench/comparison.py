@@ -8,7 +8,7 @@ can draw only what it has seen. Logarithms, because the result is a ratio, and A
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev, variance
+from statistics import fmean, geometric_mean, stdev, variance
 from typing import Final
 
 from imagefactory.check.bench.result import BenchResult, Measurement, pooled
@@ -128,7 +128,12 @@ def _compared(
     interval = paired_ratio(left, right) if len(lefts) > 1 else welch_ratio(left, right)
     kind, users, depth = cell or ("all", 0, 0)
     shown = ", ".join([kind, *([count(users, "user")] if users else []), *([f"depth {depth}"] if depth else [])])
-    return Compared(name, shown, name == "tokens/s", fmean(left), fmean(right), interval)
+    return Compared(name, shown, name == "tokens/s", _mean(left), _mean(right), interval)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean by which the ratio is that of the two sides shown beside it, if there is a ratio."""
+    return geometric_mean(values) if _have_logarithms(*values) else fmean(values)
 
 
 def _values(
