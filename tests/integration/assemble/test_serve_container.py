@@ -138,17 +138,18 @@ def test_server_is_measured_fills_its_volume_and_leaves_no_zombies(engine: Engin
 @pytest.mark.slow
 def test_health_and_alive_tell_a_start_a_hang_and_an_end(engine: Engine) -> None:
     """All health checks of vLLM itself stay green; the probes of our manifests do not."""
-    options = (*engine.options, "--env", "HANG_LIMIT=100", "--env", "WARMUP=40")
+    options = (*engine.options, "--env", "HANG_LIMIT=100", "--env", "WARMUP=20")
     with engine.containers.serve(engine.image, engine.folder, options=options) as server:
         container = server.container
-        wait_for_log(container, "warm-up 1 of 40: short", START_LIMIT)
+        assert probes.passing(server) == set(), "nothing listens while it loads"
+        wait_for_log(container, "warm-up 1 of 20: short", START_LIMIT)
         assert told(server) == (503, "the server is starting: it is being warmed up", 200)
         assert container.execute(*ENTRYPOINT, "health").stdout == "the server is starting: it is being warmed up\n"
         assert probes.passing(server) == probes.ALIVE
         server.wait_until_healthy(START_LIMIT)
         assert told(server) == (200, "", 200)
         assert probes.passing(server) == probes.ALL
-        assert "warm-up 40 of 40: short" in container.log.partition("[serve] ready: ")[0]
+        assert "warm-up 20 of 20: short" in container.log.partition("[serve] ready: ")[0]
         container.execute("kill", "-STOP", engine_core(container))
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(ask_in_vain, server)
