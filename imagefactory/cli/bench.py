@@ -11,6 +11,7 @@ from imagefactory.cli.command import command, say, select_one, show
 from imagefactory.store.progress import count
 
 if TYPE_CHECKING:
+    from imagefactory.check.bench.endpoint import Endpoint
     from imagefactory.check.bench.measuring import Asking, Bench
     from imagefactory.check.bench.result import BenchResult
     from imagefactory.project.project import Project
@@ -71,7 +72,6 @@ def run(
     with_tools: bool = False,
 ) -> None:
     """Measure an image or a running server: speed, latency, accepted drafts, starts; the result is a JSON file."""
-    from imagefactory.check.bench.endpoint import Endpoint
     from imagefactory.check.bench.measuring import refuse_wrong_answers
     from imagefactory.check.bench.running import bench_image, bench_url, refuse_other_servers
     from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
@@ -85,8 +85,7 @@ def run(
         refuse_other_servers(bench, select_one(project, target))  # before anybody builds it
     subject = subject_of_image(project, image) if image else subject_of_target(project, target)
     if url:
-        endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), os.environ.get("VLLM_API_KEY", ""))
-        result, path = bench_url(bench, endpoint, subject, say)
+        result, path = bench_url(bench, _endpoint(url), subject, say)
     else:
         result, path = bench_image(bench, subject, say)
     for table in result_tables(result):
@@ -98,8 +97,9 @@ def run(
 @command(
     "bench",
     positional=["first", "second"],
-    first="a result file, or a target or image to measure",
-    second="another of the same; targets and images are measured in turn, with a fresh start each time",
+    first="a result file; or a target, an image or the address of a running server, to measure",
+    second="another of the same; both are measured in turn, images with a fresh start each time",
+    target="of running servers: the target whose image brings the tool (default: the first model)",
     set_first=f"first only: {options.SET}",
     set_second=f"second only: {options.SET}",
     set=f"both: {options.SET}",
@@ -114,6 +114,7 @@ def compare(
     set_second: list[str],
     set: list[str],
     by: list[str],
+    target: str = "",
     rounds: str = "",
     profile: str = "quick",
     users: str = "",
@@ -127,8 +128,8 @@ def compare(
     """Compare two results, images or settings: ratios with 95 % confidence intervals."""
     from imagefactory.check.bench.comparison import compare, noise_advice, refuse_incomparable, refuse_same
     from imagefactory.check.bench.result import BenchResult
-    from imagefactory.check.bench.running import asked_differences, run_interleaved
-    from imagefactory.check.smoke.subject import subject_named
+    from imagefactory.check.bench.running import Side, asked_differences, run_interleaved
+    from imagefactory.check.smoke.subject import subject_named, subject_of_target
     from imagefactory.cli.show.bench_tables import comparison_table
 
     if first.endswith(".json") and second.endswith(".json"):
@@ -137,8 +138,16 @@ def compare(
         intended = {*by}
     else:
         asking = _asking(dataset, temperature, thinking, tools=with_tools)
+        for name, settings in ((first, set_first), (second, set_second)):
+            if _is_url(name) and (given := [*set, *settings]):
+                what = f"{given[0]} cannot be set: the server at {name} runs already."
+                raise options.unfit("--set", what, "Settings are read when a server starts.", "Start it with them.")
         left, right = (
-            (_bench(project, profile, [*set, *settings], users, repeats, limit, asking), subject_named(project, name))
+            Side(
+                _bench(project, profile, [*set, *settings], users, repeats, limit, asking),
+                subject_of_target(project, target) if _is_url(name) else subject_named(project, name),
+                _endpoint(name) if _is_url(name) else None,
+            )
             for name, settings in ((first, set_first), (second, set_second))
         )
         intended = {*by, *asked_differences(left, right)}
@@ -151,6 +160,16 @@ def compare(
     show(comparison_table(compared, *sides))
     if advice := noise_advice(compared, [*lefts, *rights]):
         say(advice)
+
+
+def _is_url(name: str) -> bool:
+    return name.startswith(("http://", "https://"))
+
+
+def _endpoint(url: str) -> Endpoint:
+    from imagefactory.check.bench.endpoint import Endpoint
+
+    return Endpoint(url.rstrip("/").removesuffix("/v1"), os.environ.get("VLLM_API_KEY", ""))
 
 
 def _side(name: str, result: BenchResult, opposite: BenchResult) -> str:

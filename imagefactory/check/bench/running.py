@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -214,26 +215,36 @@ def _steps(server: RunningServer) -> dict[str, float]:
     return {}
 
 
-Side = tuple[Bench, Subject]
+@dataclass(frozen=True)
+class Side:
+    """What one side of a comparison measures."""
+
+    bench: Bench
+    subject: Subject  # the image; of a running server, the one that brings the tool
+    endpoint: Endpoint | None = None  # the server, if it runs already
+
+    def measure(self, say: Say) -> BenchResult:
+        if self.endpoint is None:
+            return bench_image(self.bench, self.subject, say)[0]
+        return bench_url(self.bench, self.endpoint, self.subject, say)[0]
 
 
 def run_interleaved(left: Side, right: Side, rounds: int, say: Say) -> tuple[list[BenchResult], list[BenchResult]]:
-    """Measure both sides in every round, each time with a fresh start; every second round begins with the right one."""
+    """Measure both sides in every round, images with a fresh start; every second round begins with the right one."""
     results: dict[str, list[BenchResult]] = {"A": [], "B": []}
     for number in range(rounds):
         # A machine that warms up or slows down then does so for both sides.
         for name in "AB" if number % 2 == 0 else "BA":
-            bench, subject = left if name == "A" else right
             say(f"round {number + 1} of {rounds}, {name}")
-            results[name].append(bench_image(bench, subject, say)[0])
+            results[name].append((left if name == "A" else right).measure(say))
     return results["A"], results["B"]
 
 
 def asked_differences(left: Side, right: Side) -> set[str]:
     """Return in what two sides were asked to differ: their settings, and their images."""
-    first, second = left[0].settings, right[0].settings
+    first, second = left.bench.settings, right.bench.settings
     changed = {name for name in {*first, *second} if first.get(name) != second.get(name)}
     asked = {f"{SETTING}{name}" for name in changed} | ({"drafter"} if DRAFTER in changed else set())
-    if left[1].digest != right[1].digest:
+    if left.endpoint or right.endpoint or left.subject.digest != right.subject.digest:
         asked |= {"image", "server", "mods", "tool"}
     return asked

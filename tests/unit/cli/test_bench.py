@@ -79,3 +79,6 @@ def test_wrong_options_are_explained_before_anything_starts(results: Inv) -> Non
     results.fails("bad-option", "bench", "--users", "1,many")
     results.fails("bad-option", "bench", "--url", "http://127.0.0.1:9", "--set", "A=1")
     results.fails("no-file", "bench.plot", "none.json")
+    server = "http://127.0.0.1:9"
+    done = results.fails("bad-option", "bench.compare", server, "a.json", "--set-first", "MAX_NUM_SEQS=1")
+    assert f"MAX_NUM_SEQS=1 cannot be set: the server at {server} runs already." in done

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from imagefactory.check.bench import running
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable, looks_broken
 from imagefactory.check.bench.measuring import (
     Asking,
@@ -23,7 +24,14 @@ from imagefactory.check.bench.measuring import (
 )
 from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
-from imagefactory.check.bench.running import asked_differences, bench_url, keeping_log, refuse_other_servers
+from imagefactory.check.bench.running import (
+    Side,
+    asked_differences,
+    bench_url,
+    keeping_log,
+    refuse_other_servers,
+    run_interleaved,
+)
 from imagefactory.check.smoke.containers import ContainerError
 from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import CheckError
@@ -267,7 +275,21 @@ def subject(cell: Cell = TINY) -> Subject:
 def test_settings_may_differ_where_they_were_asked_to(
     left: dict[str, str], right: dict[str, str], asked: set[str]
 ) -> None:
-    assert asked_differences((bench(**left), subject()), (bench(**right), subject())) == asked
+    assert asked_differences(Side(bench(**left), subject()), Side(bench(**right), subject())) == asked
+
+
+def test_running_servers_are_measured_in_turn_and_may_be_of_other_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def bench_url(_: object, endpoint: Endpoint, *_more: object) -> tuple[BenchResult, Path]:
+        asked.append(endpoint.address[-1])
+        return result(), Path()
+
+    monkeypatch.setattr(running, "bench_url", bench_url)
+    left, right = (Side(bench(), subject(), Endpoint(f"http://127.0.0.1:{port}")) for port in (1, 2))
+    lefts, rights = run_interleaved(left, right, 3, lambda _: None)
+    assert ("".join(asked), len(lefts), len(rights)) == ("122112", 3, 3)
+    assert asked_differences(left, right) == {"image", "server", "mods", "tool"}
 
 
 def test_profiles_that_need_vllm_refuse_images_of_other_servers() -> None:
