@@ -1,4 +1,4 @@
-"""Says which images run the smoke level `serve` for images that need a GPU, and which versions nobody could serve."""
+"""Says which images run the smoke level `serve` for images that need a GPU, and which versions only a GPU can serve."""
 
 from imagefactory.errors import LockError
 from imagefactory.project.cells import (
@@ -44,7 +44,7 @@ def serving_elsewhere(project: Project, cell: Cell) -> str:
 
 
 def reason_unserved(project: Project, cell: Cell) -> str:
-    """Say why no machine can run the level `serve` for a cell; empty if one can."""
+    """Say why only a machine with its GPU can run the level `serve` for a cell; empty if others can."""
     if not has_gpu(project.matrix, cell.arch) or server_of(cell).on_cpu:
         return ""
     counterparts = cpu_counterparts(project, cell.version)
@@ -53,11 +53,12 @@ def reason_unserved(project: Project, cell: Cell) -> str:
     lack = f"{counterparts[0]} has no lock" if counterparts else f"{cell.runs} has no cell for a CPU"
     if counterparts and (reason := reason_unlocked(project.matrix, counterparts[0])):
         lack = f"{lack} ({reason})"
-    return f"the smoke level `serve` runs nowhere, since {lack}; it gets no tag and cannot become a default"
+    means = "without it no tag, and it cannot become a default"
+    return f"the smoke level `serve` needs the image's GPU, since {lack}; {means}"
 
 
 def faults_of(project: Project, cell: Cell) -> list[str]:
-    """List what is wrong with a cell's image: what the matrix knows, and that nobody could serve it."""
+    """List what is wrong with a cell's image: what the matrix knows, and that no machine of a night can serve it."""
     return [*known_faults(project.matrix, cell), *filter(None, [reason_unserved(project, cell)])]
 
 
@@ -68,7 +69,7 @@ def reason_no_default(project: Project, version: str) -> str:
 
 
 def refuse_unserved_default(project: Project) -> None:
-    """Raise an error if a default version is one that no smoke test has served."""
+    """Raise an error if a default version is one that no night can serve."""
     defaults = project.matrix.defaults
     for version in filter(None, (defaults.vllm, defaults.tags)):
         if why := reason_no_default(project, version):

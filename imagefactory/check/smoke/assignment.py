@@ -44,8 +44,9 @@ class Serving(Frozen):
     digest: Digest
     target: str
     mods: tuple[str, ...] = ()  # mods of the image under test that its counterpart lacks and applies at start-up
-    on_cpu: dict[str, str] = Field(default={})
-    """The variables with which an image for GPUs serves on a CPU; empty for an image for CPUs."""
+    variables: dict[str, str] = Field(default={})
+    """With which an image for GPUs serves the tiny model; empty for an image for CPUs."""
+    on_gpu: bool = False
 
 
 class Assignment(Frozen):
@@ -129,12 +130,30 @@ class _Preparing:
 
     def _for_serving(self) -> dict[str, object]:
         counterpart = self._counterpart()
+        if isinstance(counterpart, str):
+            return self._serving_on_the_gpu(counterpart)
         mods = self._mods_to_add(counterpart) if counterpart != self.subject else ()
         image = self.loaded.enter_context(in_daemon(counterpart, self.say))
         target = counterpart.cell.full_target
-        on_cpu = dict(server_of(counterpart.cell).on_cpu)
-        serving = Serving(image=image, digest=counterpart.digest, target=target, mods=mods, on_cpu=on_cpu)
+        variables = dict(server_of(counterpart.cell).on_cpu)
+        serving = Serving(image=image, digest=counterpart.digest, target=target, mods=mods, variables=variables)
         return {"serving": serving}
+
+    def _serving_on_the_gpu(self, lack: str) -> dict[str, object]:
+        """Let the image serve by itself, since no image for CPUs can do it, if there is a GPU that it is for."""
+        try:
+            facts = self._for_a_gpu()
+        except _CannotRunError as error:
+            raise _CannotRunError(f"{lack}, and {error}") from None
+        subject = self.subject
+        serving = Serving(
+            image=str(facts["image"]),
+            digest=subject.digest,
+            target=subject.cell.full_target,
+            variables=dict(server_of(subject.cell).on_gpu),
+            on_gpu=True,
+        )
+        return {**facts, "serving": serving}
 
     def _for_a_gpu(self) -> dict[str, object]:
         arch = self.project.matrix.archs[self.subject.cell.arch]
@@ -164,8 +183,8 @@ class _Preparing:
             platform = self.subject.cell.platform
             raise _CannotRunError(f"the image is for {platform} and the engine runs on {self._here()}")
 
-    def _counterpart(self) -> Subject:
-        """Find the image of the same version that serves without a GPU."""
+    def _counterpart(self) -> Subject | str:
+        """Find the image of the same version that serves without a GPU, or say why there is none."""
         project, subject = self.project, self.subject
         if not has_gpu(project.matrix, subject.cell.arch) or server_of(subject.cell).on_cpu:
             self._refuse_foreign()
@@ -173,10 +192,10 @@ class _Preparing:
         platform = self._here()
         cells = [cell for cell in cpu_counterparts(project, subject.cell.version) if cell.platform == platform]
         if not cells:
-            raise _CannotRunError(f"{subject.cell.runs} has no cell for a CPU on {platform}")
+            return f"{subject.cell.runs} has no cell for a CPU on {platform}"
         cell = next((cell for cell in cells if project.is_locked(cell)), None)
         if cell is None:
-            raise _CannotRunError(f"{cells[0]} is not locked for {platform}")
+            return f"{cells[0]} is not locked for {platform}"
         try:
             return subject_of_target(project, cell.full_target)
         except BuildError:  # it is missing or out of date

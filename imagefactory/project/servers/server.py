@@ -88,6 +88,8 @@ class Server:
     recipes: tuple[str, ...] = ("sparkrun",)  # the launchers that can start it
     on_cpu: Mapping[str, str] = field(default_factory=dict)
     """The variables with which its images for GPUs serve a tiny model on a CPU; empty if only images for CPUs can."""
+    on_gpu: Mapping[str, str] = field(default_factory=dict)
+    """The variables with which they serve it on their GPU, for versions without an image for CPUs."""
     checks_model_names: bool = True  # whether it refuses requests for another model
     logs_backends: bool = True  # whether its log says which attention kernels it uses
 

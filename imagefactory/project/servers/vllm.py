@@ -277,12 +277,34 @@ class VllmServer(Server):
         return serve | {"quantization": "fp8_per_tensor"} if renamed else serve
 
 
+_ON_GPU: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "SKIP_CHECKS": "disk",
+    "SERVED_MODEL_NAME": "tiny",
+    "DFLASH_DRAFTER": "off",
+    "ATTENTION_BACKEND": "auto",
+    "MAX_MODEL_LEN": "256",
+    "MAX_NUM_SEQS": "4",
+    "MAX_NUM_BATCHED_TOKENS": "2048",
+    "GPU_MEMORY_UTILIZATION": "0.2",
+    "QUANTIZATION": "auto",
+    "DTYPE": "bfloat16",
+    "KV_CACHE_DTYPE": "auto",
+    "ENFORCE_EAGER": "1",
+    "LOAD_FORMAT": "dummy",
+    "TRUST_REMOTE_CODE": "0",
+    "ENABLE_AUTO_TOOL_CHOICE": "0",
+    "TOOL_CALL_PARSER": "off",
+    "REASONING_PARSER": "off",
+}
+
 SERVER: Final = VllmServer(
     name=VLLM,
     distribution="vllm",
     settings=SCHEMA,
     tensor_parallel="-tp",
     cache="VLLM_CACHE_ROOT",
+    on_gpu=_ON_GPU,
     recipes=("eugr", "sparkrun"),
     kernel_wheels=("flashinfer*",),
     kernel_files=("vllm/*", "flashinfer*/*"),

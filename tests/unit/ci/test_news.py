@@ -179,7 +179,7 @@ def test_a_release_is_told_then_added_with_locks_and_flags_and_mods_end_before_i
     assert any(line.endswith("the night lists them as broken: big@2.0/gpu/arm64.") for line in news.decisions)
     assert any(line.startswith("Merging makes vLLM 2.0 the default of newer, ") for line in news.decisions)
     assert "1.0-more has no counterpart of 2.0: add one if it is still wanted." in news.decisions
-    unserved = "vLLM 2.0: the smoke level `serve` runs nowhere, since vLLM 2.0 has no cell for a CPU; "
+    unserved = "vLLM 2.0: the smoke level `serve` needs the image's GPU, since vLLM 2.0 has no cell for a CPU; "
     assert any(line.startswith(unserved) for line in news.decisions)
     told = news.markdown()
     assert "| vLLM | 2.0 | 1.0 | 2.0 |" in told

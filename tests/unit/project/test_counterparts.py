@@ -9,7 +9,8 @@ from imagefactory.project.targets import select_one
 from tests.fixtures.inv import Inv
 
 UNSERVED = (
-    "the smoke level `serve` runs nowhere, since tiny@2.0/cpu has no lock; it gets no tag and cannot become a default"
+    "the smoke level `serve` needs the image's GPU, since tiny@2.0/cpu has no lock; without it no tag, and it cannot "
+    "become a default"
 )
 
 
@@ -18,7 +19,7 @@ def forget_cpu_locks(inv: Inv) -> None:
         path.unlink()
 
 
-def test_plan_says_that_a_version_was_served_nowhere(own_inv: Inv) -> None:
+def test_plan_says_that_only_a_gpu_can_serve_a_version(own_inv: Inv) -> None:
     assert "known fault" not in own_inv("plan", "big/gpu").stdout
     forget_cpu_locks(own_inv)
     assert own_inv("plan", "big/gpu").stdout.splitlines()[-1] == f"known fault: {UNSERVED}"
@@ -32,7 +33,7 @@ def test_plan_says_why_the_image_for_cpus_has_no_lock(own_inv: Inv) -> None:
     assert told == f"known fault: {UNSERVED.replace('no lock', 'no lock (no index has a build for CPUs)')}"
 
 
-def test_a_version_that_was_served_nowhere_is_refused_as_a_default(
+def test_a_version_that_only_a_gpu_can_serve_is_refused_as_a_default(
     own_inv: Inv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # They ask for what the checkout does not have: wheels and the environment's packages.

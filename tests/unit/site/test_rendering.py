@@ -255,7 +255,7 @@ def test_a_version_that_was_served_nowhere_says_so_on_its_pages(tmp_path: Path) 
         path.unlink()
     files = render(gather(take_stock(Project(project.root), RegistryRecords(REGISTRY))))
     for name in ("models/big.html", "images/big-v2.0-gpu-arm64.html"):
-        assert "the smoke level serve runs nowhere" in Page(files[name].decode()).text
+        assert "the smoke level serve needs the image's GPU" in Page(files[name].decode()).text
 
 
 def test_without_a_registry_nothing_counts_as_published(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Serves the tiny model on a CPU: by the image itself if its server can, else by one of the same vLLM and mods."""
+"""Serves the tiny model on a CPU: by the image itself if its server can, else by one of the same vLLM and mods.
+
+Of a version without an image for CPUs, the image itself serves it on its GPU.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,10 @@ def server(
     serving, folder = assignment.serving, tmp_path_factory.mktemp("key")
     options: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    if serving.on_cpu:
-        options, arguments = on_cpu(folder, serving.on_cpu)
+    if serving.on_gpu:
+        options = ("--gpus", "all", *with_tiny_model(folder, serving.variables))
+    elif serving.variables:
+        options, arguments = on_cpu(folder, serving.variables)
     if serving.mods:
         mods = ",".join(serving.mods)
         options += ("--volume", f"{assignment.root / 'mods'}:/mods:ro", "--env", f"MODS={mods}")
@@ -72,15 +77,19 @@ def server(
 
 def on_cpu(folder: Path, variables: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return options and arguments with which an image for GPUs serves on a CPU; the model is written to `folder`."""
+    mounts = (word for path in BROUGHT for word in ("--volume", f"{HERE / path}:{PLACE}/{Path(path).name}:ro"))
+    return (*with_tiny_model(folder, variables), *mounts, "--entrypoint", "/bin/sh"), (f"{PLACE}/serve.sh",)
+
+
+def with_tiny_model(folder: Path, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return options with which an image for GPUs serves the tiny model, which is written to `folder`."""
     model = folder / "tiny"
     model.mkdir(parents=True)
     for name, data in tiny_model().items():
         (model / name).write_bytes(data)
-    mounts = {model: TINY} | {HERE / path: f"{PLACE}/{Path(path).name}" for path in BROUGHT}
-    options = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}:ro")]
-    for name, value in {**variables, "MODEL_PATH": TINY, "NODES": "1"}.items():
-        options += ["--env", f"{name}={value}"]
-    return (*options, "--entrypoint", "/bin/sh"), (f"{PLACE}/serve.sh",)
+    settings = {**variables, "MODEL_PATH": TINY, "NODES": "1"}
+    environment = (word for name, value in settings.items() for word in ("--env", f"{name}={value}"))
+    return ("--volume", f"{model}:{TINY}:ro", *environment)
 
 
 def test_it_becomes_healthy(ready: tuple[RunningServer, float], record_property: Measure) -> None:

@@ -87,8 +87,8 @@ FOREIGN = "the image is for linux/arm64 and the engine runs on linux/amd64"
         ("container", SPARK, FOREIGN),
         ("gpu", SPARK, FOREIGN),
         ("serve", {"model": "tiny", "arch": "cpu", "platform": "linux/arm64"}, FOREIGN),
-        ("serve", {**SPARK, "version": "0.28.0"}, "tiny@0.28.0/cpu is not locked for linux/amd64"),
-        ("serve", {**SPARK, "version": "nightly"}, "vLLM nightly has no cell for a CPU on linux/amd64"),
+        ("serve", {**SPARK, "version": "0.28.0"}, f"tiny@0.28.0/cpu is not locked for linux/amd64, and {FOREIGN}"),
+        ("serve", {**SPARK, "version": "nightly"}, f"vLLM nightly has no cell for a CPU on linux/amd64, and {FOREIGN}"),
         ("gpu", {"model": "tiny", "arch": "cpu"}, "cpu has no GPU"),
     ],
 )
@@ -120,6 +120,19 @@ def test_a_gpu_of_the_arch_is_used(project: Project, monkeypatch: pytest.MonkeyP
     with assigned(project, subject(), ["gpu"]) as assignment:
         assert assignment.hindered == {}
         assert (assignment.image, assignment.gpus) == (OTHER, ("NVIDIA GeForce RTX 5090",))
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_image_without_one_for_cpus_serves_by_itself_on_its_gpu(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(monkeypatch, 0, "NVIDIA GeForce RTX 5090, 12.0\n")
+    with assigned(project, subject(), ["serve"]) as assignment:
+        assert (assignment.hindered, assignment.gpus) == ({}, ("NVIDIA GeForce RTX 5090",))
+        serving = assignment.serving
+        assert serving is not None
+        assert (serving.on_gpu, serving.image, serving.digest) == (True, OTHER, DIGEST)
+        assert serving.variables["SERVED_MODEL_NAME"] == "tiny"
 
 
 @pytest.mark.usefixtures("engine")
