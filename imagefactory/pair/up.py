@@ -347,6 +347,9 @@ def wait(containers: tuple[Container, Container], limit: float, say: Say) -> Non
             if (not state.runs and state.code in REFUSALS) or restarts >= RESTARTS:
                 raise _broken(container, str(state), container.log(40))
             well, sentence = container.health() if state.runs else (False, str(state))
+            if state.runs and not well and not container.log(1):
+                # It has noted nothing yet, so its health check knows only that nothing listens.
+                sentence = "its container has just started"
             healthy = healthy and well
             now = time.monotonic()
             before_it, then = reported.get(name, ("", 0.0))

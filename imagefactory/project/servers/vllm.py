@@ -279,7 +279,7 @@ class VllmServer(Server):
 
 _ON_GPU: Final = {
     "HF_HUB_OFFLINE": "1",
-    "SKIP_CHECKS": "disk",
+    "SKIP_CHECKS": "disk,memory",
     "SERVED_MODEL_NAME": "tiny",
     "DFLASH_DRAFTER": "off",
     "ATTENTION_BACKEND": "auto",

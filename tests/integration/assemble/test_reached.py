@@ -140,7 +140,7 @@ def test_what_only_a_gpu_calls_reaches_nothing(containers: Containers, gpu_image
     check_called_on_gpus(containers, gpu_image)
 
 
-@pytest.mark.parametrize("loaded", [f"gemma4-31b@{version}/{GPU}" for version in WITHOUT_CPU], indirect=True)
+@pytest.mark.parametrize("loaded", [f"qwen3-8b@{version}/{GPU}" for version in WITHOUT_CPU], indirect=True)
 def test_what_gpus_call_in_versions_without_a_cpu_build_reaches_nothing(containers: Containers, loaded: str) -> None:
     check_called_on_gpus(containers, loaded)
 

@@ -55,7 +55,7 @@ def fake(*states: State | None, text: str = "", machine: Machine = HERE) -> Fake
 
 def test_each_sentence_is_said_once_until_both_are_healthy() -> None:
     said: list[str] = []
-    up.wait((fake(*[state()] * 5), fake(state(), machine=THERE)), 60, said.append)
+    up.wait((fake(*[state()] * 5, text="[serve] checks"), fake(state(), machine=THERE)), 60, said.append)
     assert [line.rpartition(" (")[0] for line in said] == [
         "this machine: starting",
         "spark2: healthy",
@@ -63,10 +63,16 @@ def test_each_sentence_is_said_once_until_both_are_healthy() -> None:
     ]
 
 
+def test_a_container_that_has_said_nothing_has_just_started() -> None:
+    said: list[str] = []
+    up.wait((fake(*[state()] * 5), fake(state(), machine=THERE)), 60, said.append)
+    assert said[0].rpartition(" (")[0] == "this machine: its container has just started"
+
+
 def test_a_long_start_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "SAY_EVERY", 0)
     said: list[str] = []
-    up.wait((fake(*[state()] * 5), fake(state(), machine=THERE)), 60, said.append)
+    up.wait((fake(*[state()] * 5, text="[serve] checks"), fake(state(), machine=THERE)), 60, said.append)
     assert [line.rpartition(" (")[0] for line in said] == [
         *("this machine: starting", "spark2: healthy", "this machine: starting", "this machine: healthy"),
     ]
