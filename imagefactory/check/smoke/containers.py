@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import secrets
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE
 from imagefactory.store.digests import sha256_of
 
 LABEL: Final = "imagefactory.check.smoke"
+_ERROR: Final = re.compile(r"\b\w*(?:Error|Exception): .+")
 _PATIENCE: Final = 120  # seconds for commands that start no container
 
 
@@ -169,7 +171,14 @@ class RunningServer:
         raise ContainerError(f"{self.last_words()}\nthe server was not ready after {limit:.0f} s")
 
     def last_words(self) -> str:
-        return "\n".join(self.container.log.strip().splitlines()[-15:]) or "it wrote nothing"
+        """Return the end of the log, and after it the error of the process that failed first, if there are several."""
+        log = self.container.log.strip()
+        lines = log.splitlines()[-15:]
+        if "Traceback (most recent call last)" in log:
+            # vLLM's front end and our program, whose words come last, only say that its engine has ended.
+            errors = (match[0] for match in _ERROR.finditer(log) if "root cause above" not in match[0])
+            lines += [*errors][-1:]
+        return "\n".join(lines) or "it wrote nothing"
 
     def status(self, method: str, path: str, key: str | None = None, *, websocket: bool = False) -> int:
         """Send a request for a path exactly as given, or the handshake of a WebSocket; return the status."""

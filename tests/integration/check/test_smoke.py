@@ -154,6 +154,9 @@ def test_a_broken_entrypoint_fails_with_its_reason_on_record(
     assert all("/nowhere" in result.why for result in record.levels.values())
     [health] = [test for test in record.levels["serve"].tests if test.name == "it becomes healthy"]
     assert health.message.startswith("the server ended with code 2: ")
+    log = f"build/smoke/{record.digest.removeprefix('sha256:')}/server-serve.log"
+    assert health.message.endswith(f"(the whole log: {log})")
+    assert (other_checkout / log).is_file()
     assert len(record.missing(["static", "container", "serve"])) == 3
 
 

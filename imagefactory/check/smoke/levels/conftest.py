@@ -12,8 +12,9 @@ import pytest
 import testinfra
 
 from imagefactory.check.smoke.assignment import Assignment
-from imagefactory.check.smoke.containers import Containers, RunningServer, docker
+from imagefactory.check.smoke.containers import ContainerError, Containers, RunningServer, docker
 from imagefactory.check.smoke.record import TestOutcome
+from imagefactory.check.smoke.runner import results_folder
 from imagefactory.check.smoke.subject import Subject, plan_of
 from imagefactory.launch.docker_run import STOP_SECONDS
 from imagefactory.plan.plan import Plan
@@ -22,6 +23,7 @@ from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
 from imagefactory.project.servers.server import Server
 from imagefactory.serve_program import Server as ProgramServer
+from imagefactory.store.atomic import write_text
 
 INSIDE = Path(__file__).parent / "inside"
 IN_CONTAINER = "/tmp/smoke"  # noqa: S108 - in a container of our own
@@ -38,7 +40,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"smoke run {read_assignment(config).run}"
 
 
-def level_of(item: pytest.Item) -> str:
+def level_of(item: pytest.Item | pytest.Collector) -> str:
     return item.path.stem.removeprefix("test_")
 
 
@@ -167,9 +169,16 @@ def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def ready(server: RunningServer, request: pytest.FixtureRequest) -> tuple[RunningServer, float]:
-    """Wait for the module's server; return it with the seconds it took."""
-    return server, server.wait_until_healthy(request.module.START_LIMIT)
+def ready(
+    server: RunningServer, project: Project, subject: Subject, request: pytest.FixtureRequest
+) -> tuple[RunningServer, float]:
+    """Wait for the module's server; return it with the seconds it took. Of one that does not start, the log stays."""
+    try:
+        return server, server.wait_until_healthy(request.module.START_LIMIT)
+    except ContainerError as error:
+        path = results_folder(project, subject.digest) / f"server-{level_of(request.node)}.log"
+        write_text(path, server.container.log)
+        raise ContainerError(f"{error} (the whole log: {path.relative_to(project.root)})") from None
 
 
 @pytest.fixture

@@ -149,6 +149,24 @@ def test_the_error_is_the_reason_though_python_warns_where_it_ends() -> None:
     assert reason_in("DeprecationWarning: all there is") == "DeprecationWarning: all there is"
 
 
+def test_the_reason_is_the_error_of_the_engine_not_of_what_waits_for_it() -> None:
+    engine = "ValueError: No available memory for the cache blocks."
+    waits = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    traced = "Traceback (most recent call last):"
+    lines = [
+        traced,
+        f"(EngineCore pid=56) {engine}",
+        *["…"] * 20,
+        traced,
+        waits,
+        "[serve] the server ended by itself: code 1",
+    ]
+    container: Any = SimpleNamespace(log="\n".join(lines), is_running=False, exit_code=1)
+    with pytest.raises(ContainerError) as failure:
+        RunningServer(container, "http://127.0.0.1:1", "key").wait_until_healthy(9)
+    assert reason_in(str(failure.value)) == engine
+
+
 def test_the_reason_of_docker_is_not_where_its_help_is() -> None:
     refused = "docker: Error response from daemon: no space left on device."
     assert reason_in(f"{refused}\nSee 'docker run --help'.\nassert 125 == 0") == refused
