@@ -123,6 +123,15 @@ def _leaks_are_found_where_they_are_made(request: pytest.FixtureRequest) -> Iter
         gc.collect()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_stays_mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Name what is still mounted in the tests' folder: pytest cannot remove it, and then ends with a traceback."""
+    yield
+    folder = f"{tmp_path_factory.getbasetemp()}/"
+    places = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    assert not [place for place in places if place.startswith(folder)]
+
+
 @pytest.fixture(autouse=True)
 def _no_surprises(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Give unit tests an empty home, no configured indexes, no daemon, and no way to reach other machines."""

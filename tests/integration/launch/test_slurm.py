@@ -61,9 +61,9 @@ def stored(tiny_checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Sto
     folder = tmp_path_factory.mktemp("images")
     made = Stored(f"registry.test/tiny@{layout.manifest_digest()}", folder / "storage")
     place = f"containers-storage:[overlay@{made.folder}+{folder / 'run'}]{made.reference}"
-    done = subprocess.run(
-        ["skopeo", "copy", "--quiet", f"oci:{layout.folder}", place], capture_output=True, text=True, check=False
-    )
+    # In its own namespace: it mounts the storage on itself, and leaves that behind.
+    words = ["unshare", "--mount", "skopeo", "copy", "--quiet", f"oci:{layout.folder}", place]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return made
 
