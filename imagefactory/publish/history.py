@@ -72,7 +72,7 @@ def read_history(project: Project, repository: Repository, catalog: Catalog, cel
             f"{cell} was never published.",
             where=repository.reference.name,
             why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
-            fix=f"`./inv publish --target {cell.full_target}` publishes it.",
+            fix=f"`./inv publish --target {cell.full_target}` publishes it; `./inv catalog` lists what is published.",
         )
     current = catalog.current(tags, cell.platform) or lines[-1].image
     dossier = Dossier.read(repository, current.digest)

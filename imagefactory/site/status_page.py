@@ -207,8 +207,9 @@ class Upgrades:
         return tuple(lines(compare_contents(old, new, self.known)))
 
     def rows(self) -> Iterator[Upgrade]:
-        """Yield published images, the newest first; without a registry, those that this checkout makes."""
+        """Yield published images, the newest first, then those that this checkout makes and nobody published."""
         catalog = self.stock.records.catalog
+        published = {image.digest for image in catalog.images}
         for image in reversed(catalog.images):
             if image.digest in self.contents:
                 days = dict.fromkeys(f"{event.time:%Y-%m-%d}" for event in catalog.events_of.get(image.digest, ()))
@@ -216,11 +217,13 @@ class Upgrades:
                 yield self._row(image.cell, image.digest, newest_for(catalog, image).digest, names)
         matrix = self.stock.project.matrix
         # The matrix has the oldest version first.
-        for cell, planned in () if self.stock.records.asked else reversed(list(self.stock.planned.items())):
-            if planned.digest:
+        for cell, planned in reversed(list(self.stock.planned.items())):
+            if planned.digest and planned.digest not in published:
                 # Whoever built it here would build this today.
                 newer = self.stock.planned.get(replace(cell, version=newest_version(matrix, cell)), planned)
-                yield self._row(cell, planned.digest, newer.digest or planned.digest, self.stock.tags_of(cell))
+                # Who pulls by a tag that was published gets another image.
+                tags = () if self.stock.published[cell] else self.stock.tags_of(cell)
+                yield self._row(cell, planned.digest, newer.digest or planned.digest, tags)
 
     def _row(self, cell: Cell, digest: Digest, newest: Digest, names: tuple[str, ...]) -> Upgrade:
         rolled_back = digest in self.known.held

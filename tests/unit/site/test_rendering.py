@@ -122,7 +122,10 @@ def test_ids_are_unique_and_the_policy_forbids_inline_code(files: dict[str, byte
 
 
 def test_every_image_is_found_by_digest_tag_and_day_with_what_changes_today(files: dict[str, bytes]) -> None:
-    new, old = json.loads(files["upgrade.json"])["images"]
+    new, old, *others = json.loads(files["upgrade.json"])["images"]
+    assert others
+    assert {(row["state"], row["digest"] == row["newest"]) for row in others} <= {("current", True)}
+    assert {new["digest"], old["digest"]}.isdisjoint(row["digest"] for row in others)  # built here, not published
     assert (old["digest"], old["newest"], old["state"]) == (f"sha256:{'1' * 64}", new["digest"], "update waiting")
     assert {"tiny", "2026-11-14"} <= {*old["names"]}
     assert any(line.startswith("**Defaults**: ") for line in old["lines"])
@@ -141,7 +144,7 @@ def data_of(files: dict[str, bytes], name: str) -> Any:
 
 
 def test_an_upgrade_is_found_by_tag_and_day_and_digests_are_where_asked(files: dict[str, bytes]) -> None:
-    new, old = data_of(files, "upgrade")["answers"]
+    new, old, *_ = data_of(files, "upgrade")["answers"]
     assert {"tiny@2.0/cpu", "tiny", "2026-11-14"} <= {*old["names"]}
     assert (old["title"], old["chip"], new["chip"]) == ("tiny@2.0/cpu", "a newer one", "newest")
     shown = " ".join([old["title"], *old["names"], *(text for text, _ in old["lines"])])
