@@ -20,6 +20,7 @@ from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.project import Project
 from imagefactory.project.targets import host_machine, select_one
+from imagefactory.publish.catalog import Catalog
 from imagefactory.serve_program import hosts
 from imagefactory.site.documents import feed
 from imagefactory.site.image_page import HISTORY
@@ -123,9 +124,9 @@ def test_ids_are_unique_and_the_policy_forbids_inline_code(files: dict[str, byte
 
 def test_every_image_is_found_by_digest_tag_and_day_with_what_changes_today(files: dict[str, bytes]) -> None:
     new, old, *others = json.loads(files["upgrade.json"])["images"]
-    assert others
-    assert {(row["state"], row["digest"] == row["newest"]) for row in others} <= {("current", True)}
-    assert {new["digest"], old["digest"]}.isdisjoint(row["digest"] for row in others)  # built here, not published
+    # Built here, not published.
+    assert {(row["state"], row["digest"] == row["newest"]) for row in others} == {("current", True)}
+    assert {new["digest"], old["digest"]}.isdisjoint(row["digest"] for row in others)
     assert (old["digest"], old["newest"], old["state"]) == (f"sha256:{'1' * 64}", new["digest"], "update waiting")
     assert {"tiny", "2026-11-14"} <= {*old["names"]}
     assert any(line.startswith("**Defaults**: ") for line in old["lines"])
@@ -135,6 +136,16 @@ def test_every_image_is_found_by_digest_tag_and_day_with_what_changes_today(file
     entries = ET.fromstring(files["feed.xml"]).findall("{*}entry")  # noqa: S314 - our own file
     notes = [entry.findtext("{*}content") for entry in entries]
     assert notes == ["\n".join(f"- {line}" for line in old["lines"]), None]
+
+
+def test_what_this_checkout_makes_is_not_found_by_a_tag_that_names_a_published_image(tmp_path: Path) -> None:
+    project = make_site_checkout(tmp_path / "checkout")
+    records = made_up_records(project)
+    older = Catalog(images=records.catalog.images[:1], events=records.catalog.events[:1])
+    rows = gather(take_stock(project, replace(records, catalog=older, evidence={}))).upgrades
+    published, *here = (row for row in rows if row.target == "tiny@2.0/cpu")
+    assert "tiny" in published.names
+    assert [row.names for row in here] == [()]
 
 
 def data_of(files: dict[str, bytes], name: str) -> Any:
