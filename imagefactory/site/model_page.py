@@ -252,12 +252,15 @@ def model_page(
 
 
 def _home(stock: Stock, name: str) -> Cell | None:
-    """Return the cell that stands for a model: what its tag names."""
-    matrix = stock.project.matrix
+    """Return the cell that stands for a model: what its tag names, on a platform that has an image if there is one."""
+    matrix, catalog = stock.project.matrix, stock.records.catalog
     arch = matrix.models[name].arch or matrix.defaults.arch
-    platform = matrix.archs[arch].platforms[0]
-    cell = Cell(name, tagged_version(matrix, stock.records.catalog, name, arch, platform), arch, platform)
-    return cell if cell in stock.planned or cell in stock.missing else None
+    cells = [
+        Cell(name, tagged_version(matrix, catalog, name, arch, platform), arch, platform)
+        for platform in matrix.archs[arch].platforms
+    ]
+    known = [cell for cell in cells if cell in stock.planned or cell in stock.missing]
+    return next((cell for cell in known if stock.published.get(cell)), known[0] if known else None)
 
 
 def _settings(preview: Preview) -> Iterator[Setting]:

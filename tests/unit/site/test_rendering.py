@@ -20,7 +20,7 @@ from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.project import Project
 from imagefactory.project.targets import host_machine, select_one
-from imagefactory.publish.catalog import Catalog
+from imagefactory.publish.catalog import Catalog, Pointer
 from imagefactory.serve_program import hosts
 from imagefactory.site.documents import feed
 from imagefactory.site.image_page import HISTORY
@@ -286,6 +286,18 @@ def test_without_a_registry_nothing_counts_as_published(tmp_path: Path) -> None:
     assert {image["state"] for image in index["images"]} == {"can be built", "planned"}
     assert {image["tested"] for image in index["images"]} == {"no record"}
     assert "Nothing was published yet" in Page(files["status.html"].decode()).text
+
+
+def test_a_model_is_shown_on_a_platform_that_has_an_image(tmp_path: Path) -> None:
+    project = make_site_checkout(tmp_path / "checkout")
+    records = made_up_records(project)
+    image, event = records.catalog.images[-1], records.catalog.events[-1]
+    for platform in project.matrix.archs["cpu"].platforms:
+        moved = {tag: Pointer(image.digest, {platform: image.digest}) for tag in event.moved}
+        catalog = Catalog((replace(image, platform=platform),), (replace(event, moved=moved),))
+        contents = gather(take_stock(project, replace(records, catalog=catalog, evidence={}, contents={})))
+        [tiny] = (model for model in contents.models if model.name == "tiny")
+        assert tiny.image == f"tiny-v2.0-cpu-{platform.removeprefix('linux/')}"
 
 
 def test_the_command_of_a_model_comes_before_its_settings(pages: dict[str, Page]) -> None:
