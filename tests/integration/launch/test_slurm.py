@@ -108,6 +108,7 @@ class Job:
 
 
 @pytest.mark.network
+@pytest.mark.usefixtures("turn_of_many_servers")
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_job_serves_ends_with_a_node_and_serves_again(
     tiny_checkout: Path, stored: Stored, tmp_path: Path, count: int, record_property: Property

@@ -143,6 +143,7 @@ class Served:
 
 @pytest.mark.engine
 @pytest.mark.network
+@pytest.mark.usefixtures("turn_of_many_servers")
 def test_vllm_on_four_nodes_answers_and_ends_with_any_of_them(
     tiny_image: str, tmp_path: Path, record_property: Property
 ) -> None:

@@ -34,7 +34,7 @@ def test_the_settings_turn_any_image_of_sglang_into_a_server_of_the_tiny_model(
     [command, *_] = ran.stdout.splitlines()
     for words in (
         "--model-path /opt/models/tiny --served-model-name tiny --attention-backend torch_native --context-length 256",
-        "--mem-fraction-static 0.1",
+        "--mem-fraction-static 0.8",
         "--dtype float32",
         "--load-format dummy",
         "--disable-radix-cache",
