@@ -20,7 +20,6 @@ from imagefactory.project.counterparts import faults_of
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
-from imagefactory.publish.tag_owners import tagged_version
 from imagefactory.serve_program import checks, flag_words
 from imagefactory.site.choosing import gpu_of, hard_score
 from imagefactory.site.figures import Reported, Speed, best_of, reported_of, speeds_of
@@ -198,7 +197,7 @@ def model_page(
 ) -> ModelPage:
     """Describe a model of the matrix."""
     project, model = stock.project, stock.project.matrix.models[name]
-    home = _home(stock, name)
+    home = stock.home(name)
     image = images.get(home) if home else None
     served = describe_cell(project, home) if home else None
     flags = served.description["image"].get("flags", {}) if served else {}
@@ -249,18 +248,6 @@ def model_page(
         environment=served.extra if served else {},
         flags=tuple(shlex.join(flag_words(f"--{flag.replace('_', '-')}", value, "")) for flag, value in flags.items()),
     )
-
-
-def _home(stock: Stock, name: str) -> Cell | None:
-    """Return the cell that stands for a model: what its tag names, on a platform that has an image if there is one."""
-    matrix, catalog = stock.project.matrix, stock.records.catalog
-    arch = matrix.models[name].arch or matrix.defaults.arch
-    cells = [
-        Cell(name, tagged_version(matrix, catalog, name, arch, platform), arch, platform)
-        for platform in matrix.archs[arch].platforms
-    ]
-    known = [cell for cell in cells if cell in stock.planned or cell in stock.missing]
-    return next((cell for cell in known if stock.published.get(cell)), known[0] if known else None)
 
 
 def _settings(preview: Preview) -> Iterator[Setting]:
@@ -334,7 +321,7 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, ImagePage]) -> Iter
     """Yield the combinations with a server on an arch, default and newest first."""
     of_model = [cell for cell in (*stock.planned, *stock.missing) if cell.model == name]
     order = list(stock.project.matrix.versions)
-    home, servers = _home(stock, name), list(TITLES)
+    home, servers = stock.home(name), list(TITLES)
     arch = stock.project.matrix.models[name].arch or stock.project.matrix.defaults.arch
 
     def rank(cell: Cell) -> tuple[object, ...]:

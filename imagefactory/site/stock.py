@@ -27,7 +27,7 @@ from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.history import current_images
 from imagefactory.publish.image_contents import Contents, contents_in_registry
 from imagefactory.publish.stored_catalog import read_catalog
-from imagefactory.publish.tag_owners import tags_for_users
+from imagefactory.publish.tag_owners import tagged_version, tags_for_users
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 
@@ -96,6 +96,17 @@ class Stock:
     def tags_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the moving tags by which users get images of a cell."""
         return tags_for_users(self.project.matrix, self.records.catalog, cell, self.planned)
+
+    def home(self, model: str) -> Cell | None:
+        """Return the cell that a model's tag names, on a platform that has an image if there is one."""
+        matrix, catalog = self.project.matrix, self.records.catalog
+        arch = matrix.models[model].arch or matrix.defaults.arch
+        cells = [
+            Cell(model, tagged_version(matrix, catalog, model, arch, platform), arch, platform)
+            for platform in matrix.archs[arch].platforms
+        ]
+        known = [cell for cell in cells if cell in self.planned or cell in self.missing]
+        return next((cell for cell in known if self.published.get(cell)), known[0] if known else None)
 
     def evidence(self, cell: Cell) -> Evidence:
         """Return what is attached to the image that users of a cell get."""
