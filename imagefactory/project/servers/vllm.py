@@ -285,7 +285,8 @@ _ON_GPU: Final = {
     "ATTENTION_BACKEND": "auto",
     "MAX_MODEL_LEN": "256",
     "MAX_NUM_SEQS": "4",
-    "MAX_NUM_BATCHED_TOKENS": "2048",
+    # No more than all requests hold: vLLM tries a full step before the first request.
+    "MAX_NUM_BATCHED_TOKENS": "1024",
     "GPU_MEMORY_UTILIZATION": "0.2",
     "QUANTIZATION": "auto",
     "DTYPE": "bfloat16",

@@ -90,6 +90,13 @@ class Start(NamedTuple):
         return checkpoint.locate(self.command.model, self.command.revision, self.cache)
 
     @property
+    def _left_as_they_are(self) -> bool:
+        """Whether weights of 16 bits stay so, although this image quantizes them by default."""
+        unset = ("", "auto")
+        by_default = self.image.settings["QUANTIZATION"].default not in unset
+        return by_default and self.image.facts.get("weights") == "bf16" and self.settings.text("QUANTIZATION") in unset
+
+    @property
     def own_model(self) -> bool:
         """Whether the image serves its own model, so that its facts about the model apply."""
         return bool(self.settings.text("MODEL_PATH")) or self.command.model == self.image.model["model"]
@@ -107,7 +114,8 @@ class Start(NamedTuple):
         folder = self.folder
         shape = checkpoint.shape(self.config)
         # Weights that the server quantizes while loading are smaller in memory than on disk: prefer the image's fact.
-        weights = facts.get("weights") or (checkpoint.weights_size(folder) if folder else None)
+        size = "download" if self._left_as_they_are else "weights"
+        weights = facts.get(size) or (checkpoint.weights_size(folder) if folder else None)
         per_token = shape.per_token if shape else facts.get("kv_per_token")
         per_sequence = shape.per_sequence if shape else facts.get("kv_per_sequence", 0)
         context = shape.context if shape else facts.get("context", 0)

@@ -44,6 +44,24 @@ def test_a_table_on_the_disk_is_counted_there_and_not_in_memory(real_image: Imag
     assert "weights 85.9 GB" in found["memory"]
 
 
+@pytest.mark.parametrize(("quantization", "weights"), [("fp8", "37.0"), ("auto", "67.0")])
+def test_weights_that_stay_as_they_are_downloaded_are_counted_so(
+    real_image: Images, quantization: str, weights: str
+) -> None:
+    given = {"PORT": "18999", "QUANTIZATION": quantization}
+    checks = real_image("gemma4-31b").dry_run(given, readings=READINGS / "gb10.json")["checks"]
+    [told] = [check["detail"] for check in checks if check["name"] == "memory"]
+    assert f"weights {weights} GB" in told
+
+
+@pytest.mark.parametrize(("requests", "tokens"), [("1", "8192"), ("4", "16384")])
+def test_a_step_takes_no_more_than_all_requests_hold(real_image: Images, requests: str, tokens: str) -> None:
+    given = {"MAX_NUM_SEQS": requests, "MAX_MODEL_LEN": "8k", "MAX_NUM_BATCHED_TOKENS": "16384"}
+    shown = real_image("gemma4-31b").dry_run({"PORT": "18999", **given}, readings=READINGS / "gb10.json")
+    assert flag(shown["command"], "--max-num-batched-tokens") == tokens
+    assert ("MAX_NUM_BATCHED_TOKENS is 8,192" in " ".join(shown["remarks"])) == (requests == "1")
+
+
 def test_model_that_drafts_by_itself_keeps_its_cache_type_and_a_users_flag_wins(real_image: Images) -> None:
     command = real_image("qwen3.6-35b-a3b-nvfp4").command({"EXTRA_ARGS": "--moe-backend b12x"})
     assert command.count("--moe-backend") == 1

@@ -21,6 +21,7 @@ PARALLEL = Parallel(
     ("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"), ("--data-parallel-size", "-dp")
 )
 EXECUTOR = "--distributed-executor-backend"
+BATCH = "MAX_NUM_BATCHED_TOKENS"
 BACKENDS = ("--moe-backend", "--linear-backend", "--attention-backend")
 WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
@@ -35,6 +36,9 @@ def build(image: Image, settings: Settings) -> Command:
     if cache.startswith("turboquant_") and backend and "ATTENTION_BACKEND" not in settings.given:
         remarks.append("TurboQuant brings its own attention: ATTENTION_BACKEND is not used")
         done.add("ATTENTION_BACKEND")
+    if (most := _most_in_a_step(settings)) is not None:
+        settings = settings._replace(values={**settings.values, BATCH: most})
+        remarks.append(f"{BATCH} is {most:,}: that is all that MAX_NUM_SEQS requests of MAX_MODEL_LEN tokens hold")
     for setting in image.settings.values():
         if setting.flag and setting.name not in done:
             words += commands.flag_words(setting.flag, settings.values.get(setting.name), setting.server_default)
@@ -62,6 +66,17 @@ def node_words(settings: Settings) -> list[str]:
     if option(settings.extra, EXECUTOR) is None:
         joining += [EXECUTOR, "mp"]
     return commands.node_words(settings, joining, PARALLEL)
+
+
+def _most_in_a_step(settings: Settings) -> int | None:
+    """Return the tokens that all requests hold together, if a step is to process more.
+
+    Before it serves, vLLM tunes FlashInfer with a full step, spread over all requests. If that makes them longer than
+    the context, attention reads beyond their block tables: an illegal memory access, which the first request meets.
+    """
+    step, requests, length = map(settings.number, (BATCH, "MAX_NUM_SEQS", "MAX_MODEL_LEN"))
+    whole = (requests or 0) * (length or 0)
+    return whole if step and 0 < whole < step else None
 
 
 def _turboquant(settings: Settings) -> tuple[str, list[str]]:
