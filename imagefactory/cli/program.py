@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -206,10 +207,7 @@ class FactoryProgram(Program):
             return _missing(context, re.findall(r"'([^']+)'", missing[1]))
         unknown = re.fullmatch(r"No idea what '(.*)' is!", why, re.DOTALL)
         if unknown:
-            flags = [*(context.flags if context else ()), *self.initial_context.flags]
-            candidates = flags if unknown[1].startswith("-") else ["help", *map(str, self.collection.task_names)]
-            of_groups = [name for name in candidates if name.endswith(f".{unknown[1]}")]
-            why = f"{why} {did_you_mean(unknown[1], of_groups or list(dict.fromkeys(candidates)))}"
+            why = self._unknown(unknown[1], context) or why
         if valueless := re.fullmatch(r"Flag <Argument: (\w+).*> needed value and was not given one!", why):
             why = f"--{valueless[1].strip('_').replace('_', '-')} needs a value."
         return UsageError(
@@ -219,6 +217,17 @@ class FactoryProgram(Program):
             why=why,
             fix="`./inv --list` shows all commands, `./inv COMMAND --help` explains one.",
         )
+
+    def _unknown(self, word: str, context: ParserContext | None) -> str:
+        """Say what may be meant by a word that Invoke does not know, without listing all commands."""
+        if word.startswith("-"):
+            flags = [*(context.flags if context else ()), *self.initial_context.flags]
+            return f"No idea what '{word}' is! {did_you_mean(word, flags)}"
+        names = list(dict.fromkeys(["help", *map(str, self.collection.task_names)]))
+        of_groups = [name for name in names if name.endswith(f".{word}")]
+        if of_groups or get_close_matches(word, names, cutoff=0.5):
+            return f"No idea what '{word}' is! {did_you_mean(word, of_groups or names)}"
+        return f"{context.name} takes no further word, and '{word}' is no command." if context and context.name else ""
 
 
 def _with_value(names: str, context: ParserContext) -> str:

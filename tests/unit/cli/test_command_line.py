@@ -39,6 +39,8 @@ def test_a_word_after_a_command_is_a_target(inv: Inv) -> None:
     assert named.count('"model"') == 2
     assert inv("targets", "big/gpu", "--json", "targets", "tiny", "--json").stdout.count("[") == 2
     assert "'big'" in inv.fails("bad-command-line", "doctor", "big")
+    assert "doctor takes no further word" in inv.fails("bad-command-line", "doctor", "xyzzy")
+    assert "Known" not in inv.fails("bad-command-line", "xyzzy")
 
 
 @pytest.mark.parametrize(
