@@ -219,14 +219,14 @@ class FactoryProgram(Program):
         )
 
     def _unknown(self, word: str, context: ParserContext | None) -> str:
-        """Say what may be meant by a word that Invoke does not know, without listing all commands."""
+        """Say what may be meant by a word that Invoke does not know; of commands, only those that are near."""
         if word.startswith("-"):
-            flags = [*(context.flags if context else ()), *self.initial_context.flags]
-            return f"No idea what '{word}' is! {did_you_mean(word, flags)}"
-        names = list(dict.fromkeys(["help", *map(str, self.collection.task_names)]))
-        of_groups = [name for name in names if name.endswith(f".{word}")]
-        if of_groups or get_close_matches(word, names, cutoff=0.5):
-            return f"No idea what '{word}' is! {did_you_mean(word, of_groups or names)}"
+            near = [*{*(context.flags if context else ()), *self.initial_context.flags}]
+        else:
+            names = sorted({"help", *map(str, self.collection.task_names)})
+            near = [name for name in names if name.endswith(f".{word}")] or get_close_matches(word, names, cutoff=0.5)
+        if near:
+            return f"No idea what '{word}' is! {did_you_mean(word, near)}"
         return f"{context.name} takes no further word, and '{word}' is no command." if context and context.name else ""
 
 
