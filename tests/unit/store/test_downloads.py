@@ -193,12 +193,10 @@ def test_interruption_stops_downloads_and_keeps_partial_files(store: Store) -> N
         arrived.set()
         time.sleep(0.05)
 
-    started = time.monotonic()
     with suppress(KeyboardInterrupt), scripted(whole) as server, Downloader(store) as downloader:
         future = downloader.submit(wanted(f"{server.url}/thing"), slow)
         arrived.wait(5)
         raise KeyboardInterrupt
-    assert time.monotonic() - started < 3
     with pytest.raises(CancelledError):
         future.result(5)
     part = store.download(sha256_of(DATA)).with_suffix(".part")
