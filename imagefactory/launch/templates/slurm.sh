@@ -14,7 +14,7 @@ set -euo pipefail
 RUNTIME=${RUNTIME:-$(command -v podman apptainer enroot | head -n 1 || true)}
 export RUNTIME=${RUNTIME##*/}
 export IMAGE={{ job.image }}
-export MODELS={{ job.models | at_home }}
+export MODELS={{ job.models | at_home }} CONTAINERS={{ job.name }}-$SLURM_JOB_ID
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head_node=${nodes%%$'\n'*}
 {% if job.nodes > 1 %}
@@ -30,10 +30,19 @@ PAIR_SECRET=$(openssl rand -hex 32)
 export HEAD_ADDRESS PAIR_SECRET
 {% endif %}
 
+# Ends what a node's task has left: a killed podman leaves its container, and if it was just replacing one, nobody else
+# knows that one any more. Its monitor has the name, and does not outlive it.
+end_container() {
+    local monitor
+    for monitor in $(pgrep --full "conmon .* -n $CONTAINERS-$SLURM_NODEID " || true); do
+        pkill --signal KILL --parent "$monitor" || true
+    done
+}
+
 serve() {
     set -euo pipefail
     trap : TERM # wait for the container, which gets the signal too
-    name={{ job.name }}-$SLURM_JOB_ID-$SLURM_NODEID
+    name=$CONTAINERS-$SLURM_NODEID
     folder=$(umask 077; mktemp --directory)
     trap 'rm -rf "$folder"' EXIT
     settings=(
@@ -57,7 +66,8 @@ serve() {
     case $RUNTIME in
     podman)
         # 30 s after its signal Slurm kills what is left: podman, but not the container, which is no child of it.
-        trap '(sleep {{ job.patience }}; podman kill "$name" 2> /dev/null) &' TERM
+        trap '(sleep {{ job.patience }}; end_container) &' TERM
+        end_container
         podman run --rm --replace --name "$name" {{ job.podman | words }} \
             "${mounts[@]/#/--volume=}" "${volumes[@]/#/--volume=}" \
             ${HF_TOKEN:+--env=HF_TOKEN} "${settings[@]/#/--env=}" "$IMAGE" &
@@ -91,12 +101,13 @@ serve() {
         ;;
     esac
 }
-export -f serve
+export -f end_container serve
 
 echo "head: http://$head_node:{{ job.port }}/v1"
 code=0
 # Where one node ends, the others end themselves and say why; Slurm ends what is left after a minute.
 srun --export=ALL --wait=60 bash -c serve || code=$?
+[ "$RUNTIME" != podman ] || timeout --kill-after=5 20 srun --export=ALL --overlap bash -c end_container || true
 case $code in
 0 | 6[4-8] | 143) ;; # it was stopped, or refused to start, as it would again
 *)

@@ -154,9 +154,15 @@ class Cluster:
                 with suppress(OSError):
                     group.rmdir()
 
-    def processes(self, name: str) -> int:
-        """Return how many a node has; Slurm's daemon is one."""
-        return len(self._ip("netns", "pids", self._space(name)).split())
+    def left_over(self) -> list[str]:
+        """Return what runs on nodes, beside Slurm's daemon."""
+        found = []
+        for name in self.nodes:
+            for process in self._ip("netns", "pids", self._space(name)).split():
+                with suppress(OSError):
+                    words = Path("/proc", process, "cmdline").read_text().replace("\0", " ")
+                    found += [f"{name}: {process} {words}"] * (not words.startswith("slurmd "))
+        return found
 
     def call(self, *words: str, node: str = "control", timeout: float = 60) -> str:
         command = ["nsenter", f"--net=/run/netns/{self._space(node)}", *words]

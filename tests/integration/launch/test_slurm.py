@@ -88,10 +88,11 @@ class Job:
 
     @property
     def state(self) -> str:
-        return self.cluster.call("squeue", "--noheader", "--job", self.identity, "--format", "%T %r").strip()
+        """Say what Slurm does with it, the only one of its cluster: nothing once it has ended."""
+        return self.cluster.call("squeue", "--noheader", "--format", "%T %r").strip()
 
     def evidence(self) -> str:
-        return f"{self.state}: {self.log[-6000:]}"
+        return f"{self.state}: {self.cluster.left_over()}\n{self.log[-6000:]}"
 
     def completion(self) -> str:
         """Ask the head from another machine; without an answer, return an empty text."""
@@ -131,4 +132,4 @@ def test_a_job_serves_ends_with_a_node_and_serves_again(
         assert job.completion() == answer
         cluster.call("scancel", job.identity)
         job.waits_for("the end", lambda: not job.state)
-        job.waits_for("empty nodes", lambda: all(cluster.processes(name) == 1 for name in cluster.nodes))
+        job.waits_for("empty nodes", lambda: not cluster.left_over(), END_LIMIT)
