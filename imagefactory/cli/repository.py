@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from imagefactory.project.project import Project
     from imagefactory.site.stock import RegistryRecords
 
-COVERAGE = ("--cov=imagefactory", "--cov=images", "--cov-report=term")
 CHECKS = (
     "ruff check .",
     "ruff format --check .",
@@ -75,7 +74,7 @@ def docs(project: Project) -> None:
 @command(
     needs="test",
     fast="linters, type checks and unit tests only",
-    all="also the tests marked slow, and show which lines no test reaches",
+    all="also the tests marked slow",
     require_engine="fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
     only="these tests alone, without linters; pytest's options may follow: 'tests/unit/oci -k gzip'",
 )
@@ -88,7 +87,7 @@ def test(project: Project, fast: bool = False, all: bool = False, require_engine
         *("-n", "4", "--dist", "loadfile", "--durations", "20", "--durations-min", "5"),
         *(["tests/unit"] if fast else []),
         # All: in the order of conftest.py, which begins with the longest files, and not with those of most tests.
-        *(["--no-loadscope-reorder", *COVERAGE] if all else ["-m", "not slow"]),
+        *(["--no-loadscope-reorder"] if all else ["-m", "not slow"]),
         *(["--require-engine"] if require_engine else []),
     ]
     # The tools of this environment, whether it is activated or not.

@@ -51,6 +51,7 @@ def test_pinning_one_model_touches_no_other(factory_checkout: Checkout, hub: Mod
     assert sorted(path.name for path in changed) == ["layers.toml", "models.toml"]
 
 
+@pytest.mark.slow
 def test_proposal_of_the_week_has_all_that_the_night_needs(
     factory_checkout: Checkout, hub: ModelHub, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from imagefactory.check.smoke.containers import docker
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.tiny_image import TARGET, invoke
 
-pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow, pytest.mark.disk(3)]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
