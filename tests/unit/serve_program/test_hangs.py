@@ -156,11 +156,12 @@ def test_who_computes_reads_or_downloads_slowly_gets_on(tmp_path: Path, how: str
         process.stdout.readline()
         time.sleep(0.5)
         activity = processes.Activity(process.pid, str(tmp_path))
-        moved = []
         for _ in range(4):
             time.sleep(1)
-            moved.append(activity.moved())
-        assert moved == [how not in {"waits", "polls"}] * 4
+            if how in {"waits", "polls"}:
+                assert not activity.moved()
+            else:
+                wait_until(activity.moved, 30)  # one second of a busy machine may be other processes' alone
     finally:
         process.kill()
         process.communicate()

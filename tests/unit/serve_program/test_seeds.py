@@ -216,7 +216,7 @@ def test_the_machine_of_its_author_would_start_it(real_image: Images, name: str,
         recorded["gpus"][0] |= {"name": "NVIDIA B300", "capability": "10.3", "total": 288 * 10**9, "free": 287 * 10**9}
     readings = tmp_path / "readings.json"
     readings.write_text(json.dumps(recorded))
-    checks = real_image(start.target).dry_run(start.settings, readings=readings)["checks"]
+    checks = real_image(start.target).dry_run({**start.settings, "PORT": "18999"}, readings=readings)["checks"]
     failed = {check["name"]: check["detail"] for check in checks if check["result"] == "fail"}
     # What `differs` says to mount is not here.
     assert all("does not exist in the container" in detail for detail in failed.values()), failed
