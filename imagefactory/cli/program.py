@@ -127,15 +127,19 @@ class FactoryProgram(Program):
         words = [_shown(str(argument.name)) for argument in context.positional_args if argument.kind is not list]
         if "--target" in context.flags and not words:
             words = ["[TARGET]" if context.flags["--target"].kind is str else "[TARGET …]"]
-        group, _, command = name.partition(".")
-        is_default = group in self.collection.collections and self.collection.collections[group].default == command
-        print("Usage: ./inv", group if is_default else name, *words, "[OPTIONS]", end="\n\n")
+        print("Usage: ./inv", self._called(name), *words, "[OPTIONS]", end="\n\n")
         print(inspect.getdoc(self.collection[name]), end="\n\n")
         if rows := [(_with_value(names, context), text) for names, text in context.help_tuples()]:
             self.print_columns(rows)
-        self.list_root = group
+        self.list_root = name.partition(".")[0]
         if self.list_root in self.collection.collections:
             self.list_flat()
+
+    def _called(self, name: str) -> str:
+        """Return a command's name as people write it: a group's default by the group's name."""
+        group, _, command = name.partition(".")
+        groups = self.collection.collections
+        return group if group in groups and groups[group].default == command else name
 
     def print_help(self) -> None:
         print("Usage: ./inv COMMAND [TARGET …] [OPTIONS]; `./inv COMMAND --help` explains a command\n")
@@ -171,7 +175,7 @@ class FactoryProgram(Program):
 
     def _with_targets(self, line: list[str]) -> list[str]:
         """Put `--target` before words that can only be targets."""
-        contexts = {context.name: context for context in self.collection.to_contexts()}
+        contexts = {name: each for each in self.collection.to_contexts() for name in (each.name, *each.aliases)}
         words: list[str] = []
         command: ParserContext | None = None
         is_value = False
@@ -213,7 +217,7 @@ class FactoryProgram(Program):
         return UsageError(
             "bad-command-line",
             "The command line cannot be understood.",
-            where=f"the command {context.name}" if context and context.name else "the command line",
+            where=f"the command {self._called(context.name)}" if context and context.name else "the command line",
             why=why,
             fix="`./inv --list` shows all commands, `./inv COMMAND --help` explains one.",
         )
@@ -227,7 +231,9 @@ class FactoryProgram(Program):
             near = [name for name in names if name.endswith(f".{word}")] or get_close_matches(word, names, cutoff=0.5)
         if near:
             return f"No idea what '{word}' is! {did_you_mean(word, near)}"
-        return f"{context.name} takes no further word, and '{word}' is no command." if context and context.name else ""
+        if context and context.name:
+            return f"{self._called(context.name)} takes no further word, and '{word}' is no command."
+        return ""
 
 
 def _with_value(names: str, context: ParserContext) -> str:

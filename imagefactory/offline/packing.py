@@ -31,7 +31,7 @@ from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, file_sha256, sound_blocks
 from imagefactory.store.progress import Say, count, size
 
-SETS: Final = (RUN, "smoke")
+SETS: Final = (RUN, "smoke", "sign")
 _PARTS: Final = "part-*"
 _SCRIPT: Final = Path(unpack.__file__)
 

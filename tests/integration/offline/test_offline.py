@@ -64,6 +64,9 @@ def test_a_packed_checkout_loads_its_image_without_a_network(tmp_path: Path) -> 
         assert run(str(there / "inv"), "load", "--target", TARGET).startswith("sha256:")
         record = run(str(there / "inv"), "smoke", "--target", TARGET, "--level", "static")
         assert Path(record.strip().splitlines()[-1]).is_file()
+        # As far as a registry that is not there: everything that it needs was packed.
+        with pytest.raises(AssertionError, match=r"error\[registry-unreachable\]"):
+            run(str(there / "inv"), "verify", "--image", "localhost:9/x:tiny")
         assert git(there, "status", "--porcelain") == ""
     finally:
         # By name: other tests may have the same image under another.

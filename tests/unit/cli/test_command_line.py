@@ -38,6 +38,9 @@ def test_a_word_after_a_command_is_a_target(inv: Inv) -> None:
     assert inv("targets", "-t", "big/gpu", "tiny", "--json").stdout == named
     assert named.count('"model"') == 2
     assert inv("targets", "big/gpu", "--json", "targets", "tiny", "--json").stdout.count("[") == 2
+    for word in ("answers", "answers.measure"):  # a group's default command, by both names
+        assert "big/nope" in inv.fails("unknown-name", word, "big/nope")
+    assert "bench takes no further word, and 'tiny'" in inv.fails("bad-command-line", "bench", "big", "tiny")
     assert "'big'" in inv.fails("bad-command-line", "doctor", "big")
     assert "doctor takes no further word" in inv.fails("bad-command-line", "doctor", "xyzzy")
     assert "Known" not in inv.fails("bad-command-line", "xyzzy")
