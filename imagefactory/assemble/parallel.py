@@ -120,11 +120,13 @@ class _Builders:
             while isinstance(message := ours.recv(), int):
                 tell(message)
         except EOFError:
+            process.join()
+            code = process.exitcode or 0
             raise BuildError(
                 "worker-lost",
-                "A process that built a layer was killed.",
+                f"A process that built a layer {'was killed' if code < 0 else 'failed'} (exit code {code}).",
                 where=f"layer {work.layer.kind} {work.layer.name}",
-                why="It did not stop by itself; usually the system kills a process because memory ran out.",
+                why="Usually the system kills a process because memory ran out; if it failed, its error is above.",
                 fix="Free some memory or build fewer layers at once (`--workers 1`); what is finished is kept.",
             ) from None
         finally:
@@ -143,9 +145,12 @@ def _start_forkserver() -> None:
     _CONTEXT.set_forkserver_preload(["__main__", build_layer.__module__])
     multiprocessing.resource_tracker.ensure_running()  # its own start would allow the signal again
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    path = os.environ.get("PYTHONSAFEPATH", "")
+    os.environ["PYTHONSAFEPATH"] = "1"  # else it imports what the current folder has, such as another checkout's code
     try:
         multiprocessing.forkserver.ensure_running()
     finally:
+        os.environ["PYTHONSAFEPATH"] = path  # empty means unset
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 

@@ -84,6 +84,27 @@ def _sleep(_: LayerWork, store: Store, *__: object) -> None:
         time.sleep(60)
 
 
+FAST = """
+import sys
+from pathlib import Path
+from imagefactory.assemble import parallel
+from tests.fixtures.small_factory import SmallFactory
+
+if __name__ == "__main__":
+    parallel.SMALL_WORK = 0
+    SmallFactory(Path(sys.argv[1])).build()
+"""
+
+
+def test_workers_import_nothing_from_the_current_folder(small_factory: SmallFactory, tmp_path: Path) -> None:
+    script, package = tmp_path / "script.py", tmp_path / "other" / "imagefactory"
+    script.write_text(FAST)
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    environment = {**os.environ, **small_factory.environment(), "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, script, small_factory.folder], cwd=package.parent, env=environment, check=True)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_workers_do_not_outlive_the_build(small_factory: SmallFactory, how: signal.Signals) -> None:
     process = subprocess.Popen(
