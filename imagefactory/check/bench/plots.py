@@ -318,9 +318,10 @@ def _write(path: Path, theme: Theme, title: str, panels: Sequence[_Panel]) -> No
 
 
 def _newest(results: Sequence[BenchResult], what: str, most: int = _MOST) -> tuple[list[BenchResult], str]:
-    """Return the newest result of each image with each settings, and a title that says if some are left out."""
+    """Return the newest result of each server with each settings, and a title that says if some are left out."""
     newest = {
-        (_target(result), result.bound.digest, str(result.bound.settings), result.profile): result for result in results
+        (_target(result), result.bound.address, result.bound.digest, str(result.bound.settings), result.profile): result
+        for result in results
     }
     chosen = sorted(newest.values(), key=lambda result: result.started)[-most:]
     title = _title(what, chosen)
@@ -359,6 +360,8 @@ def _named(result: BenchResult, results: Sequence[BenchResult], *, images: bool 
     bound = result.bound
     settings = " ".join(f"{name}={value}" for name, value in bound.settings.items())
     parts = [_target(result)] if len({_target(other) for other in results}) > 1 else []
+    if len({other.bound.address for other in results}) > 1:
+        parts.append(bound.address)
     if images and len({other.bound.digest for other in results}) > 1:
         parts.append(f"image {bound.digest[7:15]}")
     if len({str(other.bound.settings) for other in results}) > 1:

@@ -124,6 +124,7 @@ class BoundTo(Frozen):
     """What was measured: enough to run it again."""
 
     target: str = ""  # empty for a running server of unknown origin
+    address: str = ""  # of a running server
     digest: Annotated[str, Field(pattern=_DIGEST)] = ""
     plan_key: Annotated[str, Field(pattern=_KEY)] = ""
     server: str

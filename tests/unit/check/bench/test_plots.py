@@ -100,6 +100,17 @@ def test_a_plot_shows_the_newest_results_and_says_that_others_exist(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("light")
+def test_servers_at_two_addresses_are_two_sides(tmp_path: Path) -> None:
+    addresses = [f"http://localhost:{port}" for port in (8001, 8002)]
+    bounds = [BOUND.model_copy(update={"target": "", "digest": "", "address": address}) for address in addresses]
+    servers = [everything().model_copy(update={"bound": bound}) for bound in bounds]
+    plot(servers, tmp_path)
+    for name in ("users", "acceptance", "start", "history"):
+        text = (tmp_path / f"{name}-light.svg").read_text("utf-8")
+        assert all(address in text for address in addresses), name
+
+
+@pytest.mark.usefixtures("light")
 def test_one_user_gets_bars_with_every_repeat_and_the_title_says_how_many_requests(tmp_path: Path) -> None:
     ones = [at_speed(speed, repeat=repeat) for repeat, speed in enumerate((20, 40, 60), 1)]
     busy = result().machine.model_copy(update={"load": 9.13})
