@@ -120,20 +120,20 @@ class _Builders:
             while isinstance(message := ours.recv(), int):
                 tell(message)
         except EOFError:
-            process.join()
-            code = process.exitcode or 0
-            raise BuildError(
-                "worker-lost",
-                f"A process that built a layer {'was killed' if code < 0 else 'failed'} (exit code {code}).",
-                where=f"layer {work.layer.kind} {work.layer.name}",
-                why="Usually the system kills a process because memory ran out; if it failed, its error is above.",
-                fix="Free some memory or build fewer layers at once (`--workers 1`); what is finished is kept.",
-            ) from None
+            message = None
         finally:
             ours.close()
             process.join()
             with self._starting:
                 self._processes.discard(process)
+        if message is None:
+            raise BuildError(
+                "worker-lost",
+                f"A process that built a layer ended early, with exit code {process.exitcode}.",
+                where=f"layer {work.layer.kind} {work.layer.name}",
+                why="Its error is above; if there is none, the system killed it, usually because memory ran out.",
+                fix="Free some memory or build fewer layers at once (`--workers 1`); what is finished is kept.",
+            )
         if isinstance(message, Exception):
             raise message
         result: Blob = message

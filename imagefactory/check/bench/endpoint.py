@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -30,6 +31,11 @@ class Endpoint:
     address: str
     key: str = ""
     container: Container | None = None  # the container of the server, if this run started it
+
+    @property
+    def public_address(self) -> str:
+        """The address without a name and a password, as messages and results have it."""
+        return re.sub("//[^/]*@", "//", self.address)
 
     def models(self) -> ServedAs:
         document = self.json("GET", "/v1/models")
@@ -99,7 +105,7 @@ class Endpoint:
 
     def _failed(self, path: str, why: str, fix: str) -> CheckError:
         what = "The server cannot be measured."
-        return CheckError("bench-incomplete", what, where=f"{self.address}{path}", why=why, fix=fix)
+        return CheckError("bench-incomplete", what, where=f"{self.public_address}{path}", why=why, fix=fix)
 
     def _odd(self, path: str, answer: object) -> CheckError:
         why = f"It answers nonsense: {clean(str(answer)[:200])}"

@@ -231,7 +231,7 @@ def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts
         raise CheckError(
             "bench-incomplete",
             "The profile does not fit the server.",
-            where=endpoint.address,
+            where=endpoint.public_address,
             why=f"Its context of {served.context} tokens {lack}.",
             fix="Serve with a larger MAX_MODEL_LEN, or choose another profile.",
         )

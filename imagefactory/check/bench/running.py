@@ -1,6 +1,5 @@
 """Runs benchmarks: starts the image of a target, or uses a server that runs already."""
 
-import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -89,8 +88,7 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
     refuse_other_servers(bench, tool.cell)
     model = endpoint.models().root
     random = bool(weights_of({}, model)) or bench.project.matrix.models[tool.cell.model].generated is not None
-    address = re.sub("//[^/]*@", "//", endpoint.address)  # without a name and a password
-    version = endpoint.version()
+    address, version = endpoint.public_address, endpoint.version()
     bound = BoundTo(address=address, server="unknown", server_version=version, model=model, generated=random)
     with _running(bench, tool, bound, say) as (image, containers, record):
         options = ("--network", "host", *models_volume())

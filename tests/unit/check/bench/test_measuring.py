@@ -123,6 +123,14 @@ def test_a_server_that_cannot_be_measured_is_explained() -> None:
         Endpoint("http://127.0.0.1:9").models()
 
 
+def test_neither_messages_nor_results_have_the_password_of_an_address() -> None:
+    endpoint = Endpoint("http://me:secret@127.0.0.1:9")
+    assert endpoint.public_address == "http://127.0.0.1:9"
+    with raises("bench-incomplete") as caught:
+        endpoint.models()
+    assert "secret" not in str(caught.value)
+
+
 def test_a_profile_is_fitted_to_a_short_context(endpoint: Endpoint) -> None:
     profiles = load_profiles(REPOSITORY)
     assert fit(endpoint, SERVED, profiles.named("quick"), PROMPTS).output == 64
