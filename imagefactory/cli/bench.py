@@ -180,7 +180,7 @@ def _side(name: str, result: BenchResult, opposite: BenchResult) -> str:
 @command(
     "bench",
     positional=["shape"],
-    shape="small, gemma4-26b-a4b or qwen3.5-35b-a3b (data/shapes), or a model's config.json",
+    shape="a name in data/shapes, such as small or gemma4-26b-a4b; or a model's config.json",
 )
 def model(project: Project, shape: str) -> None:
     """Put a model of a real shape with generated weights among the downloaded ones: nothing is fetched.
