@@ -12,6 +12,7 @@ from imagefactory.cli.command import command, say, show
 
 if TYPE_CHECKING:
     from imagefactory.check.answers.result import AnswersResult
+    from imagefactory.check.bench.result import BoundTo
     from imagefactory.project.project import Project
 
 CANNOT_TELL = 15  # an exit code that no class of errors has
@@ -59,9 +60,11 @@ def compare(
 
     The exit code is 1 if they changed, and 15 if that cannot be told.
     """
-    from imagefactory.check.answers.comparison import change, figures, judge
+    from imagefactory.check.answers.comparison import change, figures, judge, refuse_other_dummies
     from imagefactory.cli.show.bench_tables import behaviour_line, figures_table
 
+    # Before minutes of measuring.
+    refuse_other_dummies(_bound(project, first, [*set, *set_first]), _bound(project, second, [*set, *set_second]))
     left = _measured(project, first, [*set, *set_first])
     right = _measured(project, second, [*set, *set_second])
     repeated = None
@@ -94,12 +97,27 @@ def example(project: Project) -> None:
     print(" ".join(f"--set {name}={value}" for name, value in settings.items()))
 
 
-def _measured(project: Project, name: str, settings: list[str]) -> AnswersResult:
-    from imagefactory.check.answers.measuring import measure_image
-    from imagefactory.check.answers.result import AnswersResult
+def _bound(project: Project, name: str, settings: list[str]) -> BoundTo:
+    from imagefactory.check.bench.running import bound_to
     from imagefactory.check.smoke.subject import subject_named
     from imagefactory.launch.prepare import settings_from
 
     if name.endswith(".json"):
-        return AnswersResult.read(options.existing("RESULT", name, folder=Path(name).is_dir()))
+        return _result(name).bound
+    return bound_to(project, subject_named(project, name), settings_from(settings))
+
+
+def _result(name: str) -> AnswersResult:
+    from imagefactory.check.answers.result import AnswersResult
+
+    return AnswersResult.read(options.existing("RESULT", name, folder=Path(name).is_dir()))
+
+
+def _measured(project: Project, name: str, settings: list[str]) -> AnswersResult:
+    from imagefactory.check.answers.measuring import measure_image
+    from imagefactory.check.smoke.subject import subject_named
+    from imagefactory.launch.prepare import settings_from
+
+    if name.endswith(".json"):
+        return _result(name)
     return measure_image(project, subject_named(project, name), settings_from(settings), say)[0]

@@ -5,6 +5,7 @@ token. That is a lower bound: what a server does not report cannot differ.
 """
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -78,6 +79,23 @@ class Figures:
     only_second: tuple[str, ...] = ()
     chance: float = 1.0  # the probability of so uneven a split if neither side were better: McNemar's exact test
     unsound: int = 0  # places where a side gives something that is no log-probability: NaN, infinity, or above zero
+
+
+def other_dummies(left: BoundTo, right: BoundTo) -> bool:
+    """Whether two servers have other weights because each release generates its own."""
+    releases = {(side.server, re.match(r"[\d.]*", side.server_version)[0]) for side in (left, right)}  # type: ignore[index]
+    return len(releases) > 1 and "dummy" in {side.settings.get("LOAD_FORMAT") for side in (left, right)}
+
+
+def refuse_other_dummies(left: BoundTo, right: BoundTo) -> None:
+    if other_dummies(left, right):
+        raise UsageError(
+            "incomparable",
+            "These answers cannot be compared.",
+            where=f"{left.target} and {right.target}",
+            why="With LOAD_FORMAT=dummy every release generates other weights, so their answers have nothing in common.",
+            fix="Compare with weights that are on the disk: `./inv answers.example` writes a small model.",
+        )
 
 
 def figures(left: AnswersResult, right: AnswersResult) -> Figures:

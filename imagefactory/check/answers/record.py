@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AwareDatetime, Field
 
-from imagefactory.check.answers.comparison import Change, Figures, Verdict, change, figures, judge
+from imagefactory.check.answers.comparison import Change, Figures, Verdict, change, figures, judge, other_dummies
 from imagefactory.check.answers.result import AnswersResult
 from imagefactory.check.bench.result import BenchMachine
 from imagefactory.check.weights import Weights
@@ -73,8 +73,9 @@ def judged(
     Results do not say whether two images have other wheels: `other_kernels` does.
     """
     fields: dict[str, object] = {"panel": result.panel, "machine": result.machine}
-    if base is None:
-        fields |= {"verdict": "first", "why": "there was no image to compare with"}
+    if base is None or other_dummies(base.bound, result.bound):
+        why = "there was no image to compare with" if base is None else "each release generates other weights"
+        fields |= {"verdict": "first", "why": why}
         return record.model_copy(update=fields)
     what = change(base, result)
     fields["change"] = what = "kernels" if what == "code" and other_kernels else what

@@ -149,7 +149,7 @@ class Served:
 
     model: dict[str, Any]  # model.json: the model's location and revision, its drafters and flags
     description: Description  # settings.json: every setting with this image's default
-    extra: dict[str, str]  # environment variables set by the model or by a mod
+    extra: dict[str, str]  # environment variables set by the server's version, the model or a mod
     compiles: bool = False  # whether the image has a CUDA compiler
 
     @property
@@ -190,8 +190,9 @@ def describe(
     mod_variables = {name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()}
     shapes = matrix.models[cell.model].shapes(cell.server, cell.arch)
     variables = {name: value for shape in shapes for name, value in shape.env.items()}
+    own = server_of(cell).start_variables(matrix.versions[cell.version], matrix.archs[cell.arch])
     # Of a variable that a mod and the model set, the model's value counts.
-    return Served(model, description, mod_variables | variables, compiles)
+    return Served(model, description, own | mod_variables | variables, compiles)
 
 
 def describe_cell(project: Project, cell: Cell, kernels: KernelOrigin | None = None) -> Served:

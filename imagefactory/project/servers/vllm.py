@@ -276,6 +276,14 @@ class VllmServer(Server):
         renamed = weights == "bf16" and serve.get("quantization") == "fp8" and version.within(">=0.32.0.dev0")
         return serve | {"quantization": "fp8_per_tensor"} if renamed else serve
 
+    def start_variables(self, version: ServerVersion, arch: Arch) -> dict[str, str]:
+        """Have the engine take over what the front end imported, which saves 6 s of 39 on an H200.
+
+        Before 0.33.0 a forked engine hangs in OpenMP if its parent used that. WSL and Ray are excluded by vLLM itself.
+        """
+        forks = arch.capability and version.within(">=0.33.0.dev0")
+        return {"VLLM_WORKER_MULTIPROC_METHOD": "fork"} if forks else {}
+
 
 _ON_GPU: Final = {
     "HF_HUB_OFFLINE": "1",

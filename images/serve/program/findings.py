@@ -99,7 +99,13 @@ class Start(NamedTuple):
     @property
     def own_model(self) -> bool:
         """Whether the image serves its own model, so that its facts about the model apply."""
-        return bool(self.settings.text("MODEL_PATH")) or self.command.model == self.image.model["model"]
+        if self.command.model == self.image.model["model"]:
+            return True
+        # A folder is taken for the image's own model unless its cache has another size.
+        shape = checkpoint.shape(self.config)
+        known = (self.image.facts.get("memory") or {}).get("kv_per_token")
+        another = shape is not None and known is not None and shape.per_token != known
+        return bool(self.settings.text("MODEL_PATH")) and not another
 
     def matching(self, kind: str, more: Mapping[str, object]) -> Iterator[Json]:
         """Yield the server's rules of a kind that hold, given facts beyond the settings."""

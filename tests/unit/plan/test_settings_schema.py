@@ -14,7 +14,7 @@ from imagefactory.launch.docker_run import Launch, compose, docker_run, pinned, 
 from imagefactory.launch.preview import Preview
 from imagefactory.oci.entry import EntryKind
 from imagefactory.plan.make import serve_layer
-from imagefactory.plan.serve.description import Served, describe_image, image_environment
+from imagefactory.plan.serve.description import Served, describe_cell, describe_image, image_environment
 from imagefactory.plan.serve.image_paths import (
     BY_NAME,
     ENTRYPOINT,
@@ -24,10 +24,11 @@ from imagefactory.plan.serve.image_paths import (
     serve_files,
 )
 from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
 from imagefactory.project.served_model import Serve
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.servers.vllm import SCHEMA
-from imagefactory.project.targets import select
+from imagefactory.project.targets import select, select_one
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
 from images.serve.program.main import COMMANDS
@@ -105,6 +106,16 @@ def test_every_server_keeps_its_caches_in_the_volume() -> None:
         assert places[server.cache] == f"/var/cache/imagefactory/{name}"
         del places["HF_HOME"]
         assert all(path.startswith("/var/cache/imagefactory/") for path in places.values())
+
+
+@pytest.mark.parametrize(
+    ("target", "forks"),
+    [("gemma4-31b@0.33.0", True), ("gemma4-31b@0.33.0-native/h100", True), ("gemma4-31b", False), ("tiny/cpu", False)],
+)
+def test_engines_are_forked_since_that_is_safe(target: str, *, forks: bool) -> None:
+    project = Project(REPOSITORY)
+    environment = describe_cell(project, select_one(project.matrix, target)).environment()
+    assert (environment.get("VLLM_WORKER_MULTIPROC_METHOD") == "fork") is forks
 
 
 def test_images_fetch_no_code_and_report_no_use(real_matrix: Matrix) -> None:

@@ -321,6 +321,17 @@ def test_a_model_folder_must_exist_and_be_complete(checks: Checks, tmp_path: Pat
     assert checks("gemma4-31b", "gb10", {"MODEL_PATH": str(folder)})["model"]["result"] == "ok"
 
 
+@pytest.mark.parametrize(("shape", "weights"), [("qwen3.8-27b", "20.0 GB"), ("small", "1.5 GB")])
+def test_a_folder_whose_cache_has_another_size_is_not_the_images_own_model(
+    checks: Checks, tmp_path: Path, shape: str, weights: str
+) -> None:
+    folder = model_folder(tmp_path / shape, json.loads((REPOSITORY / f"data/shapes/{shape}.json").read_text()))
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(1_500_000_000)
+    given = {"MODEL_PATH": str(folder), "DFLASH_DRAFTER": "off", "MAX_MODEL_LEN": "32k"}
+    assert f"weights {weights}" in checks(QWEN, "gb10", given)["memory"]["detail"]
+
+
 def test_a_drafter_for_another_model_is_refused(checks: Checks, tmp_path: Path) -> None:
     model = model_folder(tmp_path / "model", {"text_config": {"vocab_size": 248320, "hidden_size": 5120}})
     (model / "model.safetensors").write_bytes(b"1")

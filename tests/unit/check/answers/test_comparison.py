@@ -3,12 +3,13 @@
 import gzip
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from imagefactory.check.answers.comparison import Change, Figures, change, figures, judge
+from imagefactory.check.answers.comparison import Change, Figures, change, figures, judge, refuse_other_dummies
 from imagefactory.check.answers.record import AnswersRecord, judged
 from imagefactory.check.answers.result import (
     AnswersResult,
@@ -256,6 +257,28 @@ def test_the_verdict_is_one_line(
     result: AnswersResult, base: AnswersResult | None, *, other_kernels: bool, line: str
 ) -> None:
     assert judged(RECORD, result, base=base, again=result, other_kernels=other_kernels).line == line
+
+
+DUMMY = {"settings": {"LOAD_FORMAT": "dummy"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "other"),
+    [
+        (DUMMY, DUMMY | {"server_version": "0.33.0"}, True),
+        (DUMMY, DUMMY | {"server": "sglang"}, True),
+        (DUMMY, DUMMY | {"server_version": "0.32.0-native"}, False),
+        ({}, {"server_version": "0.33.0"}, False),
+    ],
+)
+def test_each_release_generates_other_weights(
+    first: dict[str, object], second: dict[str, object], *, other: bool
+) -> None:
+    # vLLM 0.32.0 and 0.33.0 with the same shape were 28 nats apart.
+    left, right = measured(bound=first), measured(bound=second)
+    assert (judged(RECORD, right, base=left, again=right).verdict == "first") is other
+    with raises("incomparable", "generates other weights") if other else nullcontext():
+        refuse_other_dummies(left.bound, right.bound)
 
 
 def test_a_line_names_gpus_the_reason_and_what_failed() -> None:
