@@ -36,7 +36,8 @@ def offline(
     """Pack this checkout, its environment and built images for a machine without a network, in small parts.
 
     Bring the folder there, part by part if need be, and run `python3 unpack.py` in it: that checks the parts, and
-    leaves a checkout whose commands work, with images to load, run, test, measure and publish.
+    leaves a checkout whose commands work, with images to load, run, test, measure and publish. Images travel in the
+    order in which they are named; each can be used as soon as its parts are there.
     """
     from imagefactory.offline.packing import Cargo, pack
 
@@ -45,8 +46,9 @@ def offline(
         if version not in PYTHONS:
             raise unknown_name("Python", version, PYTHONS, "the --python option")
     largest = options.number("--part", part, least=1) or 50
+    named = [cell for name in target or [""] for cell in select(project, [name] if name else [])]
     cargo = Cargo(
-        select(project, target),
+        list(dict.fromkeys(named)),
         [options.existing("--image", name, folder=True) for name in image],
         [options.existing("--also", name, folder=Path(name).expanduser().is_dir()) for name in also],
         python or PYTHONS,

@@ -62,7 +62,8 @@ class _Files:
 
 def pack(project: Project, cargo: Cargo, folder: Path, part: int, say: Say) -> int:
     """Write the parts of a cargo, each of up to `part` bytes, and what unpacks them; return the bytes of all."""
-    images = built_layouts(project, [cell.full_target for cell in cargo.cells])
+    # In the order in which they were named: the first can be used while the others travel.
+    images = [built_layouts(project, [cell.full_target], one=True)[0] for cell in cargo.cells]
     platform = _only_platform(cargo.cells)
     commit = _clean_commit(project.root)
     _make_room(folder)
@@ -93,7 +94,7 @@ def pack(project: Project, cargo: Cargo, folder: Path, part: int, say: Say) -> i
                 "machine": MACHINES[platform][0],
                 "pythons": list(cargo.pythons),
                 "sets": list(SETS),
-                "targets": [cell.full_target for cell in cargo.cells],
+                "targets": {cell.full_target: project.build_folder(cell).name for cell in cargo.cells},
                 "part": part,
                 "parts": hashes,
                 "files": [

@@ -4,7 +4,8 @@
 
 FOLDER becomes a checkout of the factory (default: spark-image-factory, in the folder you are in) whose `./inv` works,
 with its images in the cache as if they had been built there. Parts may be in any folder below this file, in any order.
-Missing or damaged parts are named; bring them, and run it again: it continues where it ended.
+Missing or damaged parts are named; bring them, and run it again: it continues where it ended. Images whose parts are
+here can be used meanwhile.
 """
 
 # It travels with the parts, so it needs Python 3.11 and nothing else.
@@ -196,15 +197,28 @@ def unpack(folder: Path, checkout: Path) -> None:
         raise UnpackError(f"{checkout} has another commit. Name another folder; images in the cache are shared.")
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_text(contents["commit"], "utf-8")
-    unpack_files(contents, folder, checkout)
-    if not (checkout / ".git" / "HEAD").exists():
-        with tarfile.open(checkout / ARCHIVE) as archive:
-            # In the archive .git comes last, so it shows that everything is there.
-            archive.extractall(checkout, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # type: ignore[arg-type]  # noqa: S202 - hashed
-    set_up(checkout, python, contents["sets"])
-    print(f"ready: cd {checkout} && ./inv doctor")
-    for target in contents["targets"]:
-        print(f"  ./inv load --target {target}")
+    missing = None
+    try:
+        unpack_files(contents, folder, checkout)
+    except UnpackError as error:
+        missing = error
+    absent = [place for piece in read_pieces(contents, checkout) if not piece.is_here for place in piece.places]
+
+    def here(path: str) -> bool:
+        return not any(place.is_relative_to(checkout / path) for place in absent)
+
+    if here(ARCHIVE) and here(WHEELS):
+        if not (checkout / ".git" / "HEAD").exists():
+            with tarfile.open(checkout / ARCHIVE) as archive:
+                # In the archive .git comes last, so it shows that everything is there.
+                archive.extractall(checkout, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # type: ignore[arg-type]  # noqa: S202 - hashed
+        set_up(checkout, python, contents["sets"])
+        print(f"ready: cd {checkout} && ./inv doctor")
+        for target, image in contents["targets"].items():
+            if here(f"build/{image}"):
+                print(f"  ./inv load --target {target}", flush=True)
+    if missing:
+        raise missing
 
 
 def main(arguments: list[str]) -> int:

@@ -141,6 +141,36 @@ def test_missing_and_damaged_parts_are_named_and_the_next_run_goes_on(
     assert all({1, 3} & {*piece.parts(PART)} for piece in wrote), f"files of other parts were written again: {touched}"
 
 
+def test_an_image_whose_parts_are_there_can_be_used_before_the_others(
+    trip: Trip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(unpack, "find_python", lambda _: "python3")
+    monkeypatch.setattr(unpack, "set_up", lambda *_: None)
+    contents = json.loads((trip.folder / unpack.CONTENTS).read_text())
+    # The links of the small checkout are absolute, so its archive stays packed.
+    for name, text in {unpack.COMMIT: contents["commit"], ".git/HEAD": ""}.items():
+        (trip.there / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+        (trip.there / "checkout" / name).write_text(text)
+    assert list(contents["targets"]) == [CELL.full_target, SECOND.full_target]
+    folders = {name: trip.there / "checkout" / "build" / name for name in contents["targets"].values()}
+    first, second = (
+        {
+            number
+            for piece in unpack.read_pieces(contents, trip.there / "checkout")
+            if any(place.is_relative_to(folder) for place in piece.places)
+            for number in piece.parts(PART)
+        }
+        for folder in folders.values()
+    )
+    late = trip.folder / unpack.PART.format(max(second - first) + 1)
+    late.unlink()
+    with pytest.raises(unpack.UnpackError, match=f"{late.name}: missing"):
+        unpack.unpack(trip.folder, trip.there / "checkout")
+    told = capsys.readouterr().out
+    assert f"./inv load --target {CELL.full_target}\n" in told
+    assert SECOND.full_target not in told
+
+
 def test_the_archive_is_a_clone_of_the_commit_that_knows_its_origin(trip: Trip, tmp_path: Path) -> None:
     trip.unpack()
     git(trip.factory.root, "remote", "add", "origin", "https://github.com/owner/factory")
