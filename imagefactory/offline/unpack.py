@@ -182,6 +182,26 @@ def set_up(checkout: Path, python: str, sets: list[str]) -> None:
         raise UnpackError("The environment could not be set up; the lines above say why.")
 
 
+def use_what_is_here(contents: Mapping[str, Any], checkout: Path, python: str) -> None:
+    """Unpack the checkout and set it up, once all of it is here; name the images that are whole."""
+    absent = [place for piece in read_pieces(contents, checkout) if not piece.is_here for place in piece.places]
+
+    def here(path: str) -> bool:
+        return not any(place.is_relative_to(checkout / path) for place in absent)
+
+    if not (here(ARCHIVE) and here(WHEELS)):
+        return
+    if not (checkout / ".git" / "HEAD").exists():
+        with tarfile.open(checkout / ARCHIVE) as archive:
+            # In the archive .git comes last, so it shows that everything is there.
+            archive.extractall(checkout, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # type: ignore[arg-type]  # noqa: S202 - hashed
+    set_up(checkout, python, contents["sets"])
+    print(f"ready: cd {checkout} && ./inv doctor")
+    for target, image in contents["targets"].items():
+        if here(f"build/{image}"):
+            print(f"  ./inv load --target {target}", flush=True)
+
+
 def unpack(folder: Path, checkout: Path) -> None:
     try:
         contents = json.loads((folder / CONTENTS).read_text("utf-8"))
@@ -202,21 +222,7 @@ def unpack(folder: Path, checkout: Path) -> None:
         unpack_files(contents, folder, checkout)
     except UnpackError as error:
         missing = error
-    absent = [place for piece in read_pieces(contents, checkout) if not piece.is_here for place in piece.places]
-
-    def here(path: str) -> bool:
-        return not any(place.is_relative_to(checkout / path) for place in absent)
-
-    if here(ARCHIVE) and here(WHEELS):
-        if not (checkout / ".git" / "HEAD").exists():
-            with tarfile.open(checkout / ARCHIVE) as archive:
-                # In the archive .git comes last, so it shows that everything is there.
-                archive.extractall(checkout, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # type: ignore[arg-type]  # noqa: S202 - hashed
-        set_up(checkout, python, contents["sets"])
-        print(f"ready: cd {checkout} && ./inv doctor")
-        for target, image in contents["targets"].items():
-            if here(f"build/{image}"):
-                print(f"  ./inv load --target {target}", flush=True)
+    use_what_is_here(contents, checkout, python)
     if missing:
         raise missing
 

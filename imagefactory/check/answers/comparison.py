@@ -93,7 +93,7 @@ def refuse_other_dummies(left: BoundTo, right: BoundTo) -> None:
             "incomparable",
             "These answers cannot be compared.",
             where=f"{left.target} and {right.target}",
-            why="With LOAD_FORMAT=dummy every release generates other weights, so their answers have nothing in common.",
+            why="With LOAD_FORMAT=dummy every release generates other weights, so the answers have nothing in common.",
             fix="Compare with weights that are on the disk: `./inv answers.example` writes a small model.",
         )
 
