@@ -75,12 +75,13 @@ def memory_of(config: Config, files: Iterable[WeightFile], drafter: Iterable[Wei
     layers, latent, linear, mamba = Counter(kinds), _latent(config), _linear_state(config), _mamba_state(config)
     # One compressed key and value for all heads, and one key that holds the position.
     per_token = layers[FULL] * latent * _BYTES
-    per_sequence = layers[MAMBA] * prod(mamba) * _STATE_BYTES
+    per_sequence, window = layers[MAMBA] * prod(mamba) * _STATE_BYTES, 0
     if plain := [kind for kind in kinds if kind in {SLIDING, LINEAR} or (kind == FULL and not latent)]:
         of_linear = dict(zip(_LINEAR_STATE, linear, strict=True))
         known = {"layer_types": plain, "num_kv_shared_layers": 0, "kv_lora_rank": 0, **of_linear}
         if shape := checkpoint.shape({**config, **known}):
             per_token, per_sequence = per_token + shape.per_token, per_sequence + shape.per_sequence
+            window = shape.window
         else:
             gaps.append("the cache: config.json has no heads, or odd numbers")
     for kind, state in ((LINEAR, linear), (MAMBA, mamba)):
@@ -94,6 +95,7 @@ def memory_of(config: Config, files: Iterable[WeightFile], drafter: Iterable[Wei
         "drafter_gb": _gigabytes(drafter),
         "kv_bytes_per_token": per_token,
         "kv_bytes_per_sequence": per_sequence,
+        "window": window if LINEAR not in layers and MAMBA not in layers else 0,
         "context": number(config, "max_position_embeddings"),
         "hybrid": LINEAR in layers or MAMBA in layers,
         "latent": bool(latent),

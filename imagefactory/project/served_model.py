@@ -106,6 +106,8 @@ class Memory(_Model):
     kv_bytes_per_token: Count  # with 16-bit values: 2 x full attention layers x KV heads x head size x 2
     kv_bytes_per_sequence: Annotated[int, Field(ge=0)] = 0
     """Cache that does not grow with the context: sliding windows, linear attention states."""
+    window: Annotated[int, Field(ge=0)] = 0
+    """The tokens of the sliding windows that `kv_bytes_per_sequence` is for. vLLM adds those of a step or two."""
     context: Count  # the longest context of the model
     hybrid: bool = False  # whether some layers use linear attention
     latent: bool = False  # whether each of two nodes holds the whole cache, as with latent attention

@@ -64,6 +64,10 @@ class StartMemory:
     working: int
     per_token: int
     per_user: int
+    window: int
+    passing: int
+    """Of layers with a sliding window, the tokens that they hold beyond it while they are computed."""
+    per_passing: int
     context: int
     """What the image serves."""
     longest: int
@@ -88,6 +92,9 @@ class StartMemory:
             memory.KNOWN.working,
             needs.per_token,
             needs.per_sequence,
+            needs.window,
+            needs.passing,
+            needs.per_passing,
             settings.number("MAX_MODEL_LEN") or needs.context,
             needs.context,
             settings.number("MAX_NUM_SEQS") or 0,
@@ -96,12 +103,13 @@ class StartMemory:
 
     def _users(self, machine: memory.Machine, share: float, context: int) -> int:
         """Return how many users with the whole context each a share has room for; 0 if the image would refuse."""
-        needs = memory.Needs(self.weights, self.drafter, self.per_token, self.per_user, self.longest)
+        sizes = self.weights, self.drafter, self.per_token, self.per_user, self.longest
+        needs = memory.Needs(*sizes, self.window, self.passing, self.per_passing)
         kind = memory.Share(self.share, self.of_free, self.holds_working)
         if memory.judge(machine, needs, kind, share, context).setting:
             return 0
-        left = share * kind.whole(machine) - kind.fixed(needs)
-        return math.floor(left / (self.per_user + context * self.per_token))
+        left = share * kind.whole(machine) - kind.fixed(needs) - needs.computing(context)
+        return math.floor(left / needs.sequence(context))
 
     def fit(self, machine: memory.Machine, context: int = 0, users: int = 1) -> Fit:
         """Choose the share for a question: the image's own, else the largest that the machine allows if that helps."""

@@ -134,6 +134,7 @@ def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> di
             "kv_per_sequence": memory.kv_bytes_per_sequence,
             "context": memory.context,
             "hybrid": memory.hybrid,
+            **({"window": memory.window} if memory.window else {}),
             **({"latent": True} if memory.latent else {}),
             **({"table": round(memory.table_gb * GB)} if memory.table_gb else {}),
         }

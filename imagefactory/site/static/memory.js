@@ -13,12 +13,20 @@
     const usable = (machine.unified ? Math.min(machine.total - host, machine.free - last) : machine.free) - stage - beside;
     const most = Math.max(0, Math.floor((usable / whole) * 100)) / 100;
     const each = needs.per_user + length * needs.per_token;
-    const longest = (part) => Math.min(needs.longest, Math.max(0, Math.floor((part * whole - fixed - needs.per_user) / needs.per_token / step) * step));
-    const room = (part) => (part > most || length > longest(part) ? 0 : Math.floor((part * whole - fixed) / each));
+    const computing = needs.per_passing * Math.max(0, Math.min(length - needs.window, needs.passing));
+    const longest = (part) => {
+      let left = part * whole - fixed - needs.per_user;
+      const inside = Math.min(left / needs.per_token, needs.window);
+      left -= inside * needs.per_token;
+      const beyond = Math.min(left / (needs.per_token + needs.per_passing), needs.passing);
+      left -= beyond * (needs.per_token + needs.per_passing);
+      return Math.min(needs.longest, Math.max(0, Math.floor((inside + beyond + left / needs.per_token) / step) * step));
+    };
+    const room = (part) => (part > most || length > longest(part) ? 0 : Math.floor((part * whole - fixed - computing) / each));
     let chosen = share ?? needs.share;
     if (share === null && room(chosen) < users && room(most) > room(chosen)) chosen = most;
     const taken = chosen * whole;
-    return { users: room(chosen), share: chosen, context: length, longest: longest(most), most, whole, fixed, each, taken, beside, stage };
+    return { users: room(chosen), share: chosen, context: length, longest: longest(most), most, whole, fixed, each, computing, taken, beside, stage };
   }
 
   /** Return the images for a use on a machine with how they fit: those for all users first, then for some, then the rest. */
@@ -43,7 +51,7 @@
     };
     const start = fit(first, machine, { share: first.share });
     // A server takes its share whatever it needs: if both are too much, the first gets what one user needs.
-    const least = Math.ceil(((start.fixed + start.each) / start.whole) * 100) / 100;
+    const least = Math.ceil(((start.fixed + start.computing + start.each) / start.whole) * 100) / 100;
     return beside(start) ?? beside(fit(first, machine, { share: least }));
   }
 

@@ -28,6 +28,9 @@ class Shape(NamedTuple):
     per_sequence: int
     context: int
     hybrid: bool
+    window: int = 0
+    """The tokens of a sliding window; then all but `states` of `per_sequence` is theirs."""
+    states: int = 0
 
 
 def hub_cache(environment: dict[str, str] | os._Environ[str]) -> str:
@@ -119,7 +122,7 @@ def shape(config: dict[str, Any] | None) -> Shape | None:
         found = _shape(config or {})
     except (KeyError, TypeError, ValueError, ArithmeticError):
         return None
-    return found if all(0 <= size < LARGEST for size in found[:3]) else None
+    return found if all(0 <= size < LARGEST for size in (*found[:3], found.window, found.states)) else None
 
 
 def _shape(config: dict[str, Any]) -> Shape:
@@ -132,18 +135,19 @@ def _shape(config: dict[str, Any]) -> Shape:
     full_width = int(config.get("global_head_dim") or width)
     kinds = config.get("layer_types") or _grouped(config)
     window = int(config.get("sliding_window") or 0)
-    per_token = per_sequence = 0
+    per_token = windows = states = 0
     # The last layers of small Gemma models read the cache of others.
     own = max(0, len(kinds) - int(config.get("num_kv_shared_layers") or 0))
     for kind in kinds[:own]:
         if kind == "full_attention":
             per_token += 2 * full_heads * full_width * _BYTES
         elif kind == "sliding_attention":
-            per_sequence += 2 * heads * width * _BYTES * window
+            windows += 2 * heads * width * _BYTES * window
         else:
-            per_sequence += _linear_state(config)
+            states += _linear_state(config)
     hybrid = any("linear" in str(kind) or "mamba" in str(kind) for kind in kinds)
-    return Shape(per_token, per_sequence, int(config.get("max_position_embeddings") or 0), hybrid)
+    context = int(config.get("max_position_embeddings") or 0)
+    return Shape(per_token, windows + states, context, hybrid, window if windows else 0, states)
 
 
 def _grouped(config: dict[str, Any]) -> list[str]:

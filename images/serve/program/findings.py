@@ -125,6 +125,8 @@ class Start(NamedTuple):
         per_token = shape.per_token if shape else facts.get("kv_per_token")
         per_sequence = shape.per_sequence if shape else facts.get("kv_per_sequence", 0)
         context = shape.context if shape else facts.get("context", 0)
+        window, states = (shape.window, shape.states) if shape else (facts.get("window", 0), 0)
+        per_passing = (per_sequence - states) // window if window else 0
         parts, factor = self.nodes, memory.compression(self.command.cache_dtype)
         shares = 1 if facts.get("latent") else parts
         return memory.Needs(
@@ -133,4 +135,7 @@ class Start(NamedTuple):
             int(per_token * factor) // shares if per_token else None,
             per_sequence // parts,
             context,
+            window,
+            self.server.passing(self.image, self.command.arguments) if window else 0,
+            int(per_passing * factor) // parts,
         )

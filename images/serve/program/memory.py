@@ -38,6 +38,19 @@ class Needs(NamedTuple):
     per_token: int | None
     per_sequence: int
     context: int
+    window: int = 0
+    """The tokens of the sliding windows in `per_sequence`."""
+    passing: int = 0
+    """How many more tokens their layers hold while they are computed, of all sequences together."""
+    per_passing: int = 0
+
+    def sequence(self, length: int) -> int:
+        """Return the cache of a sequence."""
+        return self.per_sequence + length * (self.per_token or 0)
+
+    def computing(self, length: int) -> int:
+        """Return the cache for what is being computed, beside that of the sequences."""
+        return self.per_passing * max(0, min(length - self.window, self.passing))
 
 
 class Machine(NamedTuple):
@@ -101,7 +114,12 @@ def largest_length(needs: Needs, share: Share, budget: float) -> int | None:
     if needs.weights is None or not needs.per_token:
         return None
     room = budget - share.fixed(needs) - needs.per_sequence
-    fitting = max(0, math.floor(room / needs.per_token / KNOWN.step) * KNOWN.step)
+    # As long as the window, beyond it by what is being computed, and longer than that.
+    inside = min(room / needs.per_token, needs.window)
+    room -= inside * needs.per_token
+    beyond = min(room / (needs.per_token + needs.per_passing), needs.passing)
+    room -= beyond * (needs.per_token + needs.per_passing)
+    fitting = max(0, math.floor((inside + beyond + room / needs.per_token) / KNOWN.step) * KNOWN.step)
     return min(fitting, needs.context) if needs.context else fitting
 
 
@@ -125,7 +143,7 @@ def judge(machine: Machine, needs: Needs, share: Share, utilization: float, leng
         return Verdict(detail, "GPU_MEMORY_UTILIZATION", str(utilization), f"up to {most}", remedy)
     fitting = largest_length(needs, share, budget)
     if fitting is not None and asked and asked > fitting:
-        enough = _hundredths((fixed + needs.per_sequence + asked * (needs.per_token or 0)) / whole)
+        enough = _hundredths((fixed + needs.sequence(asked) + needs.computing(asked)) / whole)
         other = f", or GPU_MEMORY_UTILIZATION={enough} or more" if enough <= most else ""
         detail = f"{asked:,} tokens do not fit into the KV cache: "
         detail += f"{share.contents} ({_gb(fixed)}) leave room for {fitting:,}"
@@ -166,9 +184,12 @@ def _fits(machine: Machine, needs: Needs, share: Share, budget: float, asked: in
     detail = f"takes {_gb(budget)} of {_gb(machine.total)}, {_gb(machine.free)} available"
     if needs.weights is None or not needs.per_token:
         return detail + "; the model's size is unknown before the download"
-    tokens = int((budget - share.fixed(needs)) / needs.per_token)
-    detail += f"; weights {_gb(needs.weights + needs.drafter)}, KV cache for about {tokens:,} tokens"
-    return detail + (f" ({tokens / asked:.1f} sequences of {asked:,})" if asked else "")
+    detail += f"; weights {_gb(needs.weights + needs.drafter)}, KV cache "
+    room = budget - share.fixed(needs) - needs.computing(asked)
+    if not asked:
+        return f"{detail}for about {int(room / needs.per_token):,} tokens"
+    sequences = room / needs.sequence(asked)
+    return f"{detail}for about {int(sequences * asked):,} tokens ({sequences:.1f} sequences of {asked:,})"
 
 
 def _gb(count: float) -> str:

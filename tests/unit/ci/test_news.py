@@ -167,10 +167,11 @@ def test_a_release_is_told_then_added_with_locks_and_flags_and_mods_end_before_i
     assert news.refused == {}
     # torch 2.0 has no wheel for amd64: the other arch is told, and does not stop this one.
     assert sorted(path.name for path in (small.root / "locks/2.0").iterdir()) == ["flags.toml", "gpu-linux-arm64.toml"]
-    unlocked, broken, flag = (line for line in news.breaks if "SGLang" not in line)
+    unlocked, broken, flag, variable = (line for line in news.breaks if "SGLang" not in line)
     assert unlocked.startswith("vLLM 2.0 has no lock for other/amd64: No wheel of torch==2.0 runs with Python 3.11")
     assert broken.startswith("Mod `broken` does not fit vLLM 2.0: An anchor of the mod broken (>=1) occurs 0 times")
     assert flag == "vLLM 2.0 refuses `--max-num-seqs`, which is set for big/gpu."
+    assert variable == "vLLM 2.0 refuses `VLLM_WORKER_MULTIPROC_METHOD`, which is set for big/gpu, newer/gpu."
     statuses = {result.mod: str(result) for result in check_mods(now, versions=["2.0"])}
     assert statuses == {"applied": "applies", "retired": "upstream since 2.0", "broken": "not covered"}
     assert {str(result) for result in check_mods(now, versions=["1.0"])} == {"applies"}

@@ -363,7 +363,7 @@ def test_only_the_files_that_servers_read_are_weights() -> None:
     assert described.as_yaml() == (
         "    # 10 full attention layers of 4 heads of 512; 50 sliding ones of 16 heads of 256 over 1024 tokens.\n"
         "    memory: {weights_gb: 33.0, drafter_gb: 0.9, kv_bytes_per_token: 81920, kv_bytes_per_sequence: 838860800,"
-        " context: 262144}"
+        " window: 1024, context: 262144}"
     )
 
 
@@ -385,7 +385,8 @@ def test_a_repository_and_a_folder_give_the_same(
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     expected = (
-        "    memory: {weights_gb: 0.1, kv_bytes_per_token: 36864, kv_bytes_per_sequence: 4718592, context: 131072}"
+        "    memory: {weights_gb: 0.1, kv_bytes_per_token: 36864, kv_bytes_per_sequence: 4718592, window: 128,"
+        " context: 131072}"
     )
     assert inv("models.describe", "openai/gpt-oss-120b").stdout.splitlines()[-1] == expected
     assert inv("models.describe", str(tmp_path)).stdout.splitlines()[-1] == expected

@@ -7,8 +7,10 @@ import pytest
 
 from imagefactory.project.cells import buildable, usable_drafters
 from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
-from tests.fixtures.serving import READINGS, Images
+from imagefactory.site.starts import program_start
+from tests.fixtures.serving import READINGS, REPOSITORY, Images
 
 
 def flag(command: list[str], name: str) -> str | None:
@@ -121,3 +123,18 @@ def test_flags_of_the_arch_add_to_those_of_the_model(real_image: Images) -> None
     elsewhere = real_image("nemotron-3.5-lightning-nvfp4@0.32.0/b200").command()
     assert flag(elsewhere, "--moe-backend") is None
     assert flag(elsewhere, "--mamba-backend") == "flashinfer"
+
+
+def test_windows_hold_what_is_being_computed_as_vllm_counts_it() -> None:
+    project = Project(REPOSITORY)
+    needs = program_start(project, select_one(project.matrix, "gemma4-26b-a4b@0.33.0/h100")).needs()
+    # vLLM 0.33.0 on an H200: 56.37 GiB of cache are 8.20 requests of 32,768 tokens, in steps of as many.
+    assert needs.sequence(32768) + needs.computing(32768) == pytest.approx(56.37 * 2**30 / 8.20, rel=0.002)
+    assert needs.computing(1024) == 0
+    assert needs.computing(10**6) == needs.computing(200_000)
+
+
+def test_sglang_and_models_without_windows_hold_nothing_more() -> None:
+    project = Project(REPOSITORY)
+    for target in ("gemma4-31b@sglang-0.5.23", "qwen3.6-35b-a3b-nvfp4", "qwen3-8b/h100"):
+        assert program_start(project, select_one(project.matrix, target)).needs().computing(100_000) == 0

@@ -112,6 +112,8 @@ class Server:
     node_words: Callable[[Settings], list[str]]
     """Returns the flags of one of several nodes; none for a single one."""
     build: Callable[[Image, Settings], Command]
+    passing: Callable[[Image, Sequence[str]], int]
+    """Returns how many tokens layers with a sliding window hold beyond it while they are computed."""
     facts: Callable[[Settings, Command], dict[str, object]]
     """Returns what its rules ask for beyond the settings."""
     without_api: Callable[[Sequence[str]], bool]
