@@ -177,7 +177,7 @@ AUTHORS = {
         SHAPES["qwen3.5-27b-nvfp4 with TurboQuant"],
         published={"model": "/models/target", **QWEN_27B, "--served-model-name": "target"},
     ),
-    "Gemma 4 26B-A4B on an H100": replace(SHAPES["gemma4-26b-a4b"], ours={}),
+    "Gemma 4 26B-A4B on an H100": replace(SHAPES["gemma4-26b-a4b"], ours={"--max-model-len": 32768}),
     "z-lab's card on a B300": replace(
         SHAPES["gemma4-31b with z-lab's drafter"], ours={"--limit-mm-per-prompt": ALL_IMAGES}, left_out=()
     ),
