@@ -17,6 +17,8 @@ GROUPS = {
     "sliding_window_pattern": "sliding_attention",
 }
 """Keys for the size of a group of layers, of which the last has full attention (Qwen3-Next, Ling, Gemma 3)."""
+OTHER_LISTS = {"hybrid_override_pattern", "layers_block_type", "linear_attn_config"}
+"""Keys that list kinds of layers in a model's own words (Nemotron, Kimi)."""
 _BYTES = 2
 """Bytes per value in an uncompressed KV cache."""
 
@@ -152,6 +154,8 @@ def _shape(config: dict[str, Any]) -> Shape:
 
 def _grouped(config: dict[str, Any]) -> list[str]:
     """Return the kinds of the layers of a config that lists none."""
+    if OTHER_LISTS & config.keys():
+        raise KeyError("kinds of layers that only its own code tells apart")
     layers = range(MOST_LAYERS).index(int(config["num_hidden_layers"]))  # refuses numbers that are out of range
     key = next((key for key in GROUPS if config.get(key)), None)
     group, kind = (int(config[key]), GROUPS[key]) if key else (1, "")

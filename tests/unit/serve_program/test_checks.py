@@ -393,6 +393,13 @@ def test_layers_in_groups_count_as_those_that_are_listed(key: str, kind: str, pe
     assert checkpoint.shape(config | {key: "four"}) is None
 
 
+@pytest.mark.parametrize("own", [{"hybrid_override_pattern": "MEM*"}, {"layers_block_type": ["mamba"] * 4}])
+def test_kinds_of_layers_in_a_models_own_words_have_no_shape(own: dict[str, Any]) -> None:
+    config = {"num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 4}
+    assert checkpoint.shape(config | own) is None
+    assert checkpoint.shape(config | own | {"layer_types": ["full_attention"] * 4}) is not None
+
+
 @pytest.mark.parametrize("odd", [{"num_hidden_layers": 1 << 40}, {"head_dim": math.inf}, {"head_dim": 10**400}])
 def test_an_absurd_config_has_no_shape(odd: dict[str, Any]) -> None:
     config = {"num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 4}
